@@ -1,0 +1,171 @@
+"""Save times shared by flow and training, and the one map between time and optimiser steps.
+
+Gradient flow time is measured in learning rate × steps: one step of gradient descent with learning
+rate η advances t by η, and by η / (1 − μ) to leading order with heavy-ball momentum μ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from theory.errors import UserError, nearest
+
+
+def _time_per_step(learning_rate: float, momentum: float) -> float:
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise UserError(f"learning_rate must be a positive number, but is {learning_rate!r}.")
+    if not 0 <= momentum < 1:
+        raise UserError(f"momentum must lie in [0, 1), but is {momentum!r}.")
+    return learning_rate / (1 - momentum)
+
+
+def time_of_step(step: Any, learning_rate: float, *, momentum: float = 0.0) -> Any:
+    """Gradient-flow time t after `step` optimiser steps: t = learning_rate · step / (1 − momentum).
+
+    Holds for a loss that is the *mean* over samples and positions; with momentum to leading order
+    in the learning rate. This is the only place where the relation is written (see neural-tangents
+    issue 184).
+
+    **Arguments:** `step`: a number or an array of step counts; `learning_rate`: η > 0; `momentum`:
+    μ in [0, 1).
+
+    **Returns:** float64 time(s) of the same shape. **Raises:** `UserError` for a rate or momentum
+    out of range.
+    """
+    times = np.asarray(step, dtype=np.float64) * _time_per_step(learning_rate, momentum)
+    return float(times) if times.ndim == 0 else times
+
+
+def step_of_time(time: Any, learning_rate: float, *, momentum: float = 0.0) -> Any:
+    """The optimiser step nearest to gradient-flow time `time`; the inverse of `time_of_step`.
+
+    **Arguments:** `time`: a number or an array of times ≥ 0 in units of learning rate × steps;
+    `learning_rate`: η > 0; `momentum`: μ in [0, 1).
+
+    **Returns:** integer(s) of the same shape. **Raises:** `UserError` for a rate or momentum out of
+    range.
+    """
+    steps = np.rint(np.asarray(time, dtype=np.float64) / _time_per_step(learning_rate, momentum))
+    steps = steps.astype(np.int64)
+    return int(steps) if steps.ndim == 0 else steps
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Schedule:
+    """Strictly increasing save times, in units of learning rate × steps.
+
+    **Arguments:** `times`: any sorted list of finite times ≥ 0. `Schedule.linear` and
+    `Schedule.log` build the usual ones, with t = 0 included and the end exact.
+
+    **Raises:** `UserError` when the times are empty, negative, not finite, repeated or out of
+    order.
+    """
+
+    times: np.ndarray
+
+    def __init__(self, times: ArrayLike) -> None:
+        try:
+            given = times
+            times = np.array(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise UserError(f"save times must be a list of numbers, but are {given!r}.") from None
+        if times.ndim != 1 or times.size == 0:
+            raise UserError(
+                f"save times must be a non-empty list of numbers, but have shape {times.shape}."
+            )
+        if not np.isfinite(times).all():
+            raise UserError(
+                f"save times must be finite, but contain {times[~np.isfinite(times)][0]}."
+            )
+        if times[0] < 0:
+            raise UserError(f"save times must be ≥ 0, but start at {times[0]:g}.")
+        backward = np.flatnonzero(np.diff(times) <= 0)
+        if backward.size:
+            first, second = times[backward[0]], times[backward[0] + 1]
+            raise UserError(
+                f"save times must be strictly increasing, but {second:g} follows {first:g}."
+            )
+        times.setflags(write=False)
+        object.__setattr__(self, "times", times)
+
+    @classmethod
+    def linear(cls, until: float, *, count: int = 101) -> Schedule:
+        """`count` equally spaced times from 0 to `until`, both included and exact."""
+        cls._check_span(until, count, least=2)
+        times = np.linspace(0.0, until, count)
+        times[-1] = until
+        return cls(times)
+
+    @classmethod
+    def log(cls, until: float, *, count: int = 101, first: float | None = None) -> Schedule:
+        """t = 0, then `count` − 1 geometric times from `first` to `until`, the end exact.
+
+        **Arguments:** `until`: the last time; `count`: number of times, t = 0 included; `first`:
+        the smallest positive time, `until` / 1000 by default.
+        """
+        cls._check_span(until, count, least=3)
+        first = until / 1000 if first is None else first
+        if not 0 < first < until:
+            raise UserError(
+                f"the first positive save time must lie between 0 and the end {until:g}, "
+                f"but is {first:g}."
+            )
+        times = np.concatenate([[0.0], np.geomspace(first, until, count - 1)])
+        times[-1] = until
+        return cls(times)
+
+    @classmethod
+    def of(cls, spacing: str, until: float, *, count: int = 101) -> Schedule:
+        """The schedule named `spacing` ("linear" or "log")."""
+        builders = {"linear": cls.linear, "log": cls.log}
+        if spacing not in builders:
+            raise UserError(
+                f"no spacing of save times is called {spacing!r}; {nearest(spacing, builders)}."
+            )
+        return builders[spacing](until, count=count)
+
+    @staticmethod
+    def _check_span(until: float, count: int, least: int) -> None:
+        if not (math.isfinite(until) and until > 0):
+            raise UserError(f"the last save time must be a positive number, but is {until!r}.")
+        if count < least:
+            raise UserError(f"a schedule needs at least {least} save times, but count is {count}.")
+
+    @property
+    def until(self) -> float:
+        """The last save time."""
+        return float(self.times[-1])
+
+    def steps(self, learning_rate: float, *, momentum: float = 0.0) -> np.ndarray:
+        """The distinct optimiser steps nearest to the save times; step 0 is always kept.
+
+        `time_of_step` of the result gives the times at which a training with this learning rate can
+        be saved, so that a flow saved at `snapped(learning_rate)` shares them exactly.
+        """
+        steps = step_of_time(self.times, learning_rate, momentum=momentum)
+        return np.unique(np.concatenate([[0], steps]))
+
+    def snapped(self, learning_rate: float, *, momentum: float = 0.0) -> Schedule:
+        """The schedule moved to whole steps: the save times that flow and training share."""
+        steps = self.steps(learning_rate, momentum=momentum)
+        return Schedule(time_of_step(steps, learning_rate, momentum=momentum))
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.times.tolist())
+
+    def __repr__(self) -> str:
+        return f"Schedule({len(self)} times from {self.times[0]:g} to {self.until:g})"
+
+
+def as_schedule(save: Schedule | Iterable[float]) -> Schedule:
+    """A schedule from a schedule or from any sorted list of times."""
+    return save if isinstance(save, Schedule) else Schedule(np.asarray(list(save)))
