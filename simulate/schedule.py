@@ -71,28 +71,27 @@ class Schedule:
 
     def __init__(self, times: ArrayLike) -> None:
         try:
-            given = times
-            times = np.array(given, dtype=np.float64)
+            array = np.array(times, dtype=np.float64)
         except (TypeError, ValueError):
-            raise UserError(f"save times must be a list of numbers, but are {given!r}.") from None
-        if times.ndim != 1 or times.size == 0:
+            raise UserError(f"save times must be a list of numbers, but are {times!r}.") from None
+        if array.ndim != 1 or array.size == 0:
             raise UserError(
-                f"save times must be a non-empty list of numbers, but have shape {times.shape}."
+                f"save times must be a non-empty list of numbers, but have shape {array.shape}."
             )
-        if not np.isfinite(times).all():
+        if not np.isfinite(array).all():
             raise UserError(
-                f"save times must be finite, but contain {times[~np.isfinite(times)][0]}."
+                f"save times must be finite, but contain {array[~np.isfinite(array)][0]}."
             )
-        if times[0] < 0:
-            raise UserError(f"save times must be ≥ 0, but start at {times[0]:g}.")
-        backward = np.flatnonzero(np.diff(times) <= 0)
+        if array[0] < 0:
+            raise UserError(f"save times must be ≥ 0, but start at {array[0]:g}.")
+        backward = np.flatnonzero(np.diff(array) <= 0)
         if backward.size:
-            first, second = times[backward[0]], times[backward[0] + 1]
+            first, second = array[backward[0]], array[backward[0] + 1]
             raise UserError(
                 f"save times must be strictly increasing, but {second:g} follows {first:g}."
             )
-        times.setflags(write=False)
-        object.__setattr__(self, "times", times)
+        array.setflags(write=False)
+        object.__setattr__(self, "times", array)
 
     @classmethod
     def linear(cls, until: float, *, count: int = 101) -> Schedule:
