@@ -95,14 +95,10 @@ class Parameter(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Expression):
-    """A fixed array, built from the axis sizes.
-
-    `one_hot`: it selects one place of its only axis. `normalised`: the axis over which it sums to 1, if any.
-    """
+    """A fixed array, built from the axis sizes; `normalised` is the axis over which it sums to 1, if any."""
 
     name: str
     build: Callable[[Mapping[str, int]], np.ndarray]
-    one_hot: bool = False
     normalised: str | None = None
 
 
@@ -319,7 +315,7 @@ def constant(
 
     `normalised` names an axis over which it sums to 1 whatever the sizes, if there is one.
     """
-    return Constant(tuple(axes), _line(), name, build, False, normalised)
+    return Constant(tuple(axes), _line(), name, build, normalised)
 
 
 def constant_number(value: ScalarLike) -> Expression:

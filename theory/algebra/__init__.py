@@ -1,0 +1,1 @@
+"""Exact sums of tensor contractions: scalars, canonical components, polynomials."""
