@@ -1,0 +1,94 @@
+"""An architecture as a torch module: the same expression, read by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+
+from theory import interpret
+from theory.errors import UserError, nearest
+from theory.language import Architecture
+
+Precision = Literal["float64", "float32"]
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+class ArchitectureModule(torch.nn.Module):
+    """A trainable torch module whose forward pass is `theory.interpret` over torch.
+
+    **Arguments:**
+
+    - `architecture`: what to train.
+    - `initial`: one float array for each parameter, by name; the arrays are copied, and in
+      float64 `arrays()` gives them back bit for bit.
+    - `dtype`: "float64", or "float32" (the arrays are then rounded to single precision).
+
+    The parameters keep the architecture's names, so `state_dict()` has exactly those keys.
+
+    **Raises:** `UserError` for a missing, unknown or misshapen array, for an unknown `dtype`, and
+    for a parameter whose name torch keeps for itself.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        initial: Mapping[str, np.ndarray],
+        *,
+        dtype: Precision = "float64",
+    ):
+        super().__init__()
+        if dtype not in _DTYPES:
+            raise UserError(f"unknown dtype {dtype!r}: {nearest(str(dtype), _DTYPES)}")
+        self.architecture = architecture
+        _check_names(architecture, initial)
+        for name in architecture.parameters:
+            if hasattr(self, name):
+                raise UserError(
+                    f"torch modules have an attribute called {name!r} already: give this "
+                    f"parameter of {architecture.name!r} another name"
+                )
+            values = torch.zeros(np.shape(initial[name]), dtype=_DTYPES[dtype])
+            self.register_parameter(name, torch.nn.Parameter(values))
+        self.load(initial)
+
+    def load(self, initial: Mapping[str, np.ndarray]) -> None:
+        """Copy one array into each parameter, bit for bit in float64.
+
+        **Raises:** `UserError` when an array is missing, unknown or of another shape.
+        """
+        _check_names(self.architecture, initial)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                array = np.array(initial[name], dtype=np.float64)
+                if array.shape != tuple(parameter.shape):
+                    raise UserError(
+                        f"parameter {name!r} has shape {tuple(parameter.shape)}, "
+                        f"but the array given for it has shape {array.shape}"
+                    )
+                parameter.copy_(torch.from_numpy(array))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters now, as float64 numpy copies by name."""
+        return {
+            name: parameter.detach().cpu().numpy().astype(np.float64) for name, parameter in self.named_parameters()
+        }
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits (sample[, position], label) of `tokens` (sample, position)."""
+        return interpret.evaluate(self.architecture, dict(self.named_parameters()), tokens, xp=torch)
+
+    def loss(self, tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Σ_s weights_s · mean over positions of −log softmax(f)_y (natural logarithm)."""
+        return interpret.loss_of_logits(self(tokens), labels, weights, xp=torch)
+
+
+def _check_names(architecture: Architecture, initial: Mapping[str, np.ndarray]) -> None:
+    for name in initial:
+        if name not in architecture.parameters:
+            raise UserError(f"{architecture.name} has no parameter {name!r}: {nearest(name, architecture.parameters)}")
+    for name in architecture.parameters:
+        if name not in initial:
+            raise UserError(f"no initial array is given for parameter {name!r}")

@@ -1,0 +1,331 @@
+"""One self-contained HTML page: the question, the equations, the numbers, the figures.
+
+The page loads nothing: figures are data URIs, equations are MathML, a content policy forbids the
+rest. Everything that comes from a user (names, questions, options) is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+from xml.etree import ElementTree
+
+from latex2mathml.converter import convert
+
+_MATHML = "http://www.w3.org/1998/Math/MathML"
+_ELEMENTS = frozenset(
+    "math mrow mi mn mo mtext ms mspace msub msup msubsup mfrac msqrt mroot mover munder munderover "
+    "mtable mtr mtd mpadded mphantom mstyle menclose mfenced merror mmultiscripts".split()
+)
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of the report: a short `name`, SVG bytes, and the sentence that says what it shows."""
+
+    name: str
+    svg: bytes
+    caption: str
+
+
+def mathml(latex: str) -> str:
+    """One LaTeX formula as display MathML.
+
+    **Raises:** `ValueError` naming the formula when it cannot be rendered faithfully: unbalanced
+    braces, an unknown command, anything that would not be well-formed MathML.
+    """
+    bare = re.sub(r"\\[\\{}]", "", latex)
+    if bare.count("{") != bare.count("}"):
+        raise ValueError(f"formula has unbalanced braces: {latex}")
+    try:
+        converted = convert(latex, display="block")
+    except Exception as error:
+        raise ValueError(f"formula cannot be rendered ({type(error).__name__}): {latex}") from error
+    try:
+        root = ElementTree.fromstring(converted)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"formula does not become MathML ({error}): {latex}") from error
+    for element in root.iter():
+        namespace, _, tag = element.tag.partition("}")
+        if namespace != "{" + _MATHML or tag not in _ELEMENTS:
+            raise ValueError(f"formula becomes {element.tag!r}, which is no MathML: {latex}")
+        if "\\" in (element.text or ""):
+            raise ValueError(f"formula uses the unknown command {element.text}: {latex}")
+        element.tag = tag
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def render(summary: Mapping[str, Any], figures: Sequence[ReportFigure]) -> str:
+    """The report of a run.
+
+    **Arguments:** `summary`: the content of `summary.json` (see `compare.run`); `figures`: in the
+    order in which they are shown.
+
+    **Returns:** HTML text. **Raises:** `ValueError` when an equation cannot be rendered.
+    """
+    title = str(summary["title"])
+    sections = [
+        ("claims", "Claims", _claims(summary["claims"])),
+        ("set-up", "Set-up", _set_up(summary)),
+        ("equations", "Equations", _equations(summary["equations"])),
+        ("numbers", "Numbers", _numbers(summary)),
+        ("figures", "Figures", _figures(figures)),
+        ("provenance", "Provenance", _provenance(summary)),
+    ]
+    navigation = "".join(f'<li><a href="#{key}">{name}</a></li>' for key, name, _ in sections)
+    body = "".join(
+        f'<section id="{key}" aria-labelledby="{key}-heading"><h2 id="{key}-heading">{name}</h2>{content}</section>'
+        for key, name, content in sections
+    )
+    question = summary.get("question") or ""
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        '<a class="skip" href="#main">Skip to the content</a>'
+        f"<header><h1>{escape(title)}</h1>"
+        + (f'<p class="question">{escape(str(question))}</p>' if question else "")
+        + f"<p>{_verdict_line(summary['claims'])}</p>"
+        f'<nav aria-label="Sections"><ul>{navigation}</ul></nav></header>'
+        f'<main id="main">{body}</main></body></html>\n'
+    )
+
+
+def _verdict_line(claims: Sequence[Mapping[str, Any]]) -> str:
+    if not claims:
+        return "No claim was declared before this run."
+    held = sum(claim["verdict"] == "holds" for claim in claims)
+    return f"{held} of {len(claims)} claims declared before the run hold."
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
+    if not claims:
+        return "<p>The experiment file declares no claims.</p>"
+    rows = [
+        [
+            escape(str(claim["claim"])),
+            _code(claim["measure"]),
+            _value(claim["measured"]),
+            _threshold(claim),
+            _verdict(claim["verdict"]),
+        ]
+        for claim in claims
+    ]
+    note = "<p>Claims and thresholds stand in the experiment file and were fixed before the run.</p>"
+    return note + _table(
+        "What was claimed, measured and found",
+        ["claim", "measure", "measured", "threshold", "verdict"],
+        rows,
+    )
+
+
+def _threshold(claim: Mapping[str, Any]) -> str:
+    threshold = claim["threshold"]
+    if isinstance(threshold, list | tuple):
+        return f"between {' and '.join(_value(t) for t in threshold)}"
+    return f"{escape(str(claim['comparison']))} {_value(threshold)}"
+
+
+def _verdict(verdict: str) -> str:
+    return f'<strong class="{"good" if verdict == "holds" else "bad"}">{escape(verdict)}</strong>'
+
+
+def _set_up(summary: Mapping[str, Any]) -> str:
+    architecture, dataset = summary["architecture"], summary["dataset"]
+    options = ", ".join(f"{k} = {v}" for k, v in architecture.get("options", {}).items())
+    pairs = [
+        ("architecture", escape(architecture["name"] + (f" ({options})" if options else ""))),
+        ("data", escape(f"{dataset['name']}, {dataset['samples']} sequences")),
+        ("law", "enumerated completely" if dataset["exact"] else "a sample"),
+        ("axis sizes", escape(", ".join(f"{k} {v}" for k, v in summary["sizes"].items()))),
+        ("initialisation", escape(", ".join(f"{k} = {v}" for k, v in summary["initial"].items()))),
+        ("trained parameters", _value(sum(p["size"] for p in architecture["parameters"].values()))),
+    ]
+    rows = [
+        [_code(name), escape(", ".join(p["axes"])), escape(" × ".join(map(str, p["shape"])))]
+        for name, p in architecture["parameters"].items()
+    ]
+    return _definitions(pairs) + _table("Parameters", ["parameter", "axes", "shape"], rows)
+
+
+def _equations(equations: Sequence[Mapping[str, Any]]) -> str:
+    if not equations:
+        return "<p>This run integrates no derived equations.</p>"
+    parts = []
+    for system in equations:
+        lines = "".join(
+            f'<div class="equation" tabindex="0" role="group" aria-label="equation {i + 1}">{mathml(line)}</div>'
+            for i, line in enumerate(system["lines"])
+        )
+        parts.append(f"<details open><summary>{escape(str(system['title']))}</summary>{lines}</details>")
+    note = (
+        "<p>Derived from the architecture by the engine, not typed in; these are what the flow of "
+        "the same name integrates. Wide equations scroll.</p>"
+    )
+    return note + "".join(parts)
+
+
+def _numbers(summary: Mapping[str, Any]) -> str:
+    parts = []
+    for training in summary["trainings"].values():
+        rows = training["rows"]
+        if rows:
+            headings = list(rows[0])
+            parts.append(
+                _table(
+                    f"Predictions against {training['label']}",
+                    headings,
+                    [[escape(row[h]) for h in headings] for row in rows],
+                )
+            )
+    rows = [
+        [
+            escape(name),
+            escape(entry["status"]),
+            _value(entry["last_good_time"]),
+            _value(entry["half_loss_time"]),
+            _value(entry["rho_0"]["peak"]["value"]),
+            _value(entry["rho_0"]["peak"]["time"]),
+        ]
+        for name, entry in summary["runs"].items()
+    ]
+    measure = {entry["rho_0"]["measure"] for entry in summary["runs"].values()}
+    peak = "ρ₍₀₎ at its peak" if measure == {"pearson"} else "1 − MSE at its peak"
+    parts.append(
+        _table(
+            "Every run: how far it came, when its loss halved, and how well its embeddings follow "
+            "the order-0 signatures",
+            ["run", "status", "last good t", "half-loss t", peak, "t of the peak"],
+            rows,
+        )
+    )
+    notes = {entry["rho_0"]["note"] for entry in summary["runs"].values()} - {""}
+    parts += [f"<p>{escape(note)}</p>" for note in sorted(notes)]
+    for convergence in summary["learning_rate_convergence"]:
+        rates, errors = convergence["learning_rates"], convergence["errors"]
+        rows = [[_value(r), _value(e)] for r, e in zip(rates, errors, strict=True)]
+        ratios = ", ".join(_value(r) for r in convergence["ratio_when_halved"])
+        parts.append(
+            _table(
+                f"Error of {convergence['parameter']} against the flow {convergence['prediction']} "
+                f"at t = {_plain(convergence['time'])} for each learning rate",
+                ["learning rate η", "relative error"],
+                rows,
+            )
+            + f"<p>The error falls by a factor {ratios} when η halves; fitted slope "
+            f"{_value(convergence['slope'])} (first order: 1).</p>"
+        )
+    return "".join(parts)
+
+
+def _figures(figures: Iterable[ReportFigure]) -> str:
+    parts = []
+    for figure in figures:
+        data = base64.b64encode(figure.svg).decode("ascii")
+        parts.append(
+            f'<figure id="figure-{escape(figure.name, quote=True)}">'
+            f'<img src="data:image/svg+xml;base64,{data}" '
+            f'alt="{escape(figure.caption, quote=True)}">'
+            f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+        )
+    return "".join(parts)
+
+
+def _provenance(summary: Mapping[str, Any]) -> str:
+    seconds = {k: f"{v:.1f} s" for k, v in summary["seconds"].items()}
+    pairs = [
+        ("written", escape(str(summary["written"]))),
+        ("seeds", escape(_listing(summary["seeds"]))),
+        ("versions", escape(_listing(summary["versions"]))),
+        ("wall time", escape(_listing(seconds))),
+    ]
+    return _definitions(pairs) + (
+        "<p>The resolved experiment file, all trajectories (netCDF) and these numbers (JSON) lie beside this page.</p>"
+    )
+
+
+def _table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; cells are HTML already, caption and headings are not."""
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    body = "".join(
+        "<tr>"
+        + "".join(f'<th scope="row">{cell}</th>' if i == 0 else f"<td>{cell}</td>" for i, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    label = escape(caption, quote=True)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    """A definition list; values are HTML already."""
+    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{v}</dd>" for k, v in pairs) + "</dl>"
+
+
+def _listing(values: Any) -> str:
+    if isinstance(values, Mapping):
+        return ", ".join(f"{k} {_listing(v)}" for k, v in values.items())
+    if isinstance(values, list | tuple):
+        return ", ".join(map(str, values))
+    return str(values)
+
+
+def _code(text: Any) -> str:
+    return f"<code>{escape(str(text))}</code>"
+
+
+def _value(value: Any) -> str:
+    return escape(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+_STYLE = """
+:root{--page:#fcfcfb;--ink:#1d1f21;--quiet:#5c6166;--line:#d9dcdf;--link:#0b5cad;--good:#18703a;
+--bad:#b3261e;--card:#fff}
+@media (prefers-color-scheme:dark){:root{--page:#16181a;--ink:#e6e7e8;--quiet:#a3a9ae;--line:#383c40;
+--link:#86bdf5;--good:#7bd398;--bad:#ff9c92;--card:#f4f4f2}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:62rem;background:var(--page);color:var(--ink);
+font:1rem/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
+h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.25rem;margin:2.5rem 0 .75rem}
+.question{font-size:1.1rem;color:var(--quiet);margin:.25rem 0 1rem}
+a{color:var(--link)}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
+.skip{position:absolute;left:-999px}.skip:focus{left:1rem;top:.5rem;background:var(--page);padding:.25rem}
+nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;list-style:none;padding:0;margin:1rem 0 0}
+.scroll{overflow-x:auto;margin:1rem 0}
+table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}
+caption{text-align:left;color:var(--quiet);padding-bottom:.4rem}
+th,td{text-align:left;padding:.35rem .9rem .35rem 0;border-bottom:1px solid var(--line);
+vertical-align:top}
+thead th{color:var(--quiet);font-weight:600}tbody th{font-weight:500}
+.good{color:var(--good)}.bad{color:var(--bad)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.3rem 1.25rem;margin:0 0 1rem}
+dt{color:var(--quiet)}dd{margin:0;overflow-wrap:anywhere}
+.equation{overflow-x:auto;padding:.35rem .25rem;border-bottom:1px solid var(--line)}
+.equation math{text-align:left}
+details{margin:1rem 0}summary{cursor:pointer;font-weight:600}
+figure{margin:1.5rem 0;padding:0}
+figure img{display:block;width:100%;height:auto;background:var(--card);border:1px solid var(--line);
+border-radius:6px;padding:.5rem}
+figcaption{color:var(--quiet);font-size:.92rem;margin-top:.4rem}
+code{font:.92em ui-monospace,SFMono-Regular,Menlo,monospace}
+@media print{nav,.skip{display:none}}
+"""

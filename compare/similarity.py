@@ -1,0 +1,196 @@
+"""Similarity of embeddings and of probability signatures, and how well the two agree over time.
+
+Source: arXiv 2608.30315, section on measurements (S^emb, S^sig,(0), ρ_(0)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from compare import comparison
+from compare.comparison import jsonable
+from simulate.trajectory import Trajectory
+from theory import signatures
+from theory.data import Dataset
+from theory.errors import UserError
+
+# Cosines of one and the same signature differ by rounding alone, a few 1e-16.
+_CONSTANT = 1e-12
+
+
+def cosine_similarity(vectors: np.ndarray) -> np.ndarray:
+    """Cosine of every pair of rows, without centring: (token, embed) → (token, token).
+
+    **Raises:** `UserError` when a row is zero, because its direction is undefined.
+    """
+    norms = np.linalg.norm(vectors, axis=-1)
+    if np.any(norms == 0):
+        zero = ", ".join(str(row) for row in np.flatnonzero(norms == 0)[:5])
+        raise UserError(f"cosine similarity is undefined for zero rows: {zero}")
+    directions = vectors / norms[:, None]
+    return np.clip(directions @ directions.T, -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class SignatureSimilarity:
+    """S^sig,(0): cosine matrix of the order-0 label signatures φ_α^{y;0} = P(y | α), uncentred.
+
+    `matrix` has axes (token, token) over `tokens`, the indices of the tokens that occur;
+    `token_names` names them, `left_out` names those that never occur and so have no signature.
+    """
+
+    matrix: np.ndarray
+    tokens: np.ndarray
+    token_names: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def constant(self) -> bool:
+        """Whether every pair has the same similarity, so that no correlation is defined."""
+        return bool(np.ptp(_pairs(self.matrix)) <= _CONSTANT)
+
+
+def signature_similarity(dataset: Dataset) -> SignatureSimilarity:
+    """Order-0 label-signature similarity of the tokens of `dataset`.
+
+    **Raises:** `UserError` when fewer than three tokens occur (two pairs at least are needed).
+    """
+    signature = signatures.label_signature(dataset, order=0)
+    tokens = np.asarray(signature.tokens)
+    if len(tokens) < 3:
+        raise UserError(
+            f"similarity needs at least three tokens that occur, dataset {dataset.name!r} has {len(tokens)}"
+        )
+    occurring = set(tokens.tolist())
+    return SignatureSimilarity(
+        matrix=cosine_similarity(np.asarray(signature.values)),
+        tokens=tokens,
+        token_names=tuple(dataset.token_names[token] for token in tokens),
+        left_out=tuple(name for token, name in enumerate(dataset.token_names) if token not in occurring),
+    )
+
+
+@dataclass(frozen=True)
+class SignatureCorrelation:
+    """ρ_(0)(t): how the embedding similarity of a trajectory correlates with the signatures'.
+
+    Arrays have axes ([seed,] time) and run over the pairs a < b of occurring tokens. `pearson`
+    and `spearman` are `nan` throughout where the signature similarity is constant (modular
+    addition, for one); `one_minus_mse` = 1 − mean (S^emb − S^sig)² is always defined. `note` says
+    in words what was left undefined or out.
+    """
+
+    name: str
+    times: np.ndarray
+    pearson: np.ndarray
+    spearman: np.ndarray
+    one_minus_mse: np.ndarray
+    left_out: tuple[str, ...]
+    note: str
+
+    @property
+    def measure(self) -> str:
+        """The measure to read: `"pearson"`, or `"one_minus_mse"` where Pearson is undefined."""
+        return "one_minus_mse" if np.all(np.isnan(self.pearson)) else "pearson"
+
+    @property
+    def peak(self) -> tuple[float, float]:
+        """(value, time) of the maximum over time of `measure`, averaged over seeds."""
+        series = getattr(self, self.measure)
+        mean = series if series.ndim == 1 else np.nanmean(series, axis=0)
+        at = int(np.nanargmax(mean))
+        return float(mean[at]), float(self.times[at])
+
+    def to_dict(self) -> dict[str, Any]:
+        value, time = self.peak
+        return {
+            "name": self.name,
+            "measure": self.measure,
+            "peak": {"value": jsonable(value), "time": jsonable(time)},
+            "times": jsonable(self.times),
+            "pearson": jsonable(self.pearson),
+            "spearman": jsonable(self.spearman),
+            "one_minus_mse": jsonable(self.one_minus_mse),
+            "left_out": list(self.left_out),
+            "note": self.note,
+        }
+
+
+def signature_correlation(
+    trajectory: Trajectory, similarity: SignatureSimilarity, *, embedding: str
+) -> SignatureCorrelation:
+    """ρ_(0)(t) of the parameter `embedding` (axes token, embed) along `trajectory`.
+
+    **Raises:** `UserError` when `embedding` is no parameter with a token axis and one other.
+    """
+    vectors = embeddings(trajectory, embedding)[..., similarity.tokens, :]
+    target = _pairs(similarity.matrix)
+    ranks = rankdata(target)
+    members = vectors.reshape(-1, *vectors.shape[-2:])
+    pearson, spearman, one_minus_mse = (np.full(len(members), math.nan) for _ in range(3))
+    for i, rows in enumerate(members):
+        if not np.all(np.isfinite(rows)):
+            continue
+        measured = _pairs(cosine_similarity(rows))
+        one_minus_mse[i] = 1.0 - np.mean((measured - target) ** 2)
+        if not similarity.constant:
+            pearson[i] = _pearson(measured, target)
+            spearman[i] = _pearson(rankdata(measured), ranks)
+    notes = []
+    if similarity.constant:
+        notes.append(
+            "the signature similarity is the same for every pair, so Pearson and Spearman are "
+            "undefined: 1 − MSE is reported"
+        )
+    if similarity.left_out:
+        notes.append(f"left out because they never occur: {', '.join(similarity.left_out)}")
+    shape = vectors.shape[:-2]
+    return SignatureCorrelation(
+        name=trajectory.name,
+        times=trajectory.parameter_times,
+        pearson=pearson.reshape(shape),
+        spearman=spearman.reshape(shape),
+        one_minus_mse=one_minus_mse.reshape(shape),
+        left_out=similarity.left_out,
+        note="; ".join(notes),
+    )
+
+
+def embeddings(trajectory: Trajectory, parameter: str) -> np.ndarray:
+    """The embedding `parameter` over time: ([seed,] time, token, embed)."""
+    array = comparison.parameter(trajectory, parameter)
+    others = [axis for axis in array.dims if axis not in ("seed", "time", "token")]
+    if "token" not in array.dims or len(others) != 1:
+        raise UserError(
+            f"parameter {parameter!r} with axes {tuple(map(str, array.dims))} is no embedding: "
+            "it needs the axis 'token' and one other"
+        )
+    leading = ["seed", "time"] if "seed" in array.dims else ["time"]
+    return array.transpose(*leading, "token", *others).to_numpy()
+
+
+def embedding_norms(trajectory: Trajectory, parameter: str) -> np.ndarray:
+    """‖w_α‖ of each token over time: ([seed,] time, token)."""
+    return np.linalg.norm(embeddings(trajectory, parameter), axis=-1)
+
+
+def embedding_parameters(axes: dict[str, Sequence[str]]) -> list[str]:
+    """Names of the parameters that embed tokens: axis 'token' and exactly one other."""
+    return [name for name, own in axes.items() if "token" in own and len(own) == 2]
+
+
+def _pairs(matrix: np.ndarray) -> np.ndarray:
+    """The strict upper triangle a < b."""
+    return matrix[np.triu_indices(len(matrix), k=1)]
+
+
+def _pearson(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b / size) if size > 0 else math.nan
