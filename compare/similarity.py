@@ -17,24 +17,11 @@ from compare import comparison
 from compare.comparison import jsonable
 from simulate.trajectory import Trajectory
 from theory import signatures
-from theory.data import Dataset
+from theory.data.dataset import Dataset
 from theory.errors import UserError
 
 # Cosines of one and the same signature differ by rounding alone, a few 1e-16.
 _CONSTANT = 1e-12
-
-
-def cosine_similarity(vectors: np.ndarray) -> np.ndarray:
-    """Cosine of every pair of rows, without centring: (token, embed) → (token, token).
-
-    **Raises:** `UserError` when a row is zero, because its direction is undefined.
-    """
-    norms = np.linalg.norm(vectors, axis=-1)
-    if np.any(norms == 0):
-        zero = ", ".join(str(row) for row in np.flatnonzero(norms == 0)[:5])
-        raise UserError(f"cosine similarity is undefined for zero rows: {zero}")
-    directions = vectors / norms[:, None]
-    return np.clip(directions @ directions.T, -1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -61,18 +48,16 @@ def signature_similarity(dataset: Dataset) -> SignatureSimilarity:
 
     **Raises:** `UserError` when fewer than three tokens occur (two pairs at least are needed).
     """
-    signature = signatures.label_signature(dataset, order=0)
-    tokens = np.asarray(signature.tokens)
-    if len(tokens) < 3:
+    signature = signatures.label_signature(dataset, 0)
+    if len(signature.tokens) < 3:
         raise UserError(
-            f"similarity needs at least three tokens that occur, dataset {dataset.name!r} has {len(tokens)}"
+            f"similarity needs at least three tokens that occur, dataset {dataset.name!r} has {len(signature.tokens)}"
         )
-    occurring = set(tokens.tolist())
     return SignatureSimilarity(
-        matrix=cosine_similarity(np.asarray(signature.values)),
-        tokens=tokens,
-        token_names=tuple(dataset.token_names[token] for token in tokens),
-        left_out=tuple(name for token, name in enumerate(dataset.token_names) if token not in occurring),
+        matrix=signatures.cosine_similarity(signature),
+        tokens=np.asarray(signature.indices),
+        token_names=signature.tokens,
+        left_out=signature.missing,
     )
 
 
@@ -137,7 +122,7 @@ def signature_correlation(
     for i, rows in enumerate(members):
         if not np.all(np.isfinite(rows)):
             continue
-        measured = _pairs(cosine_similarity(rows))
+        measured = _pairs(signatures.cosine_similarity(rows))
         one_minus_mse[i] = 1.0 - np.mean((measured - target) ** 2)
         if not similarity.constant:
             pearson[i] = _pearson(measured, target)
