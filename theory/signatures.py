@@ -81,6 +81,7 @@ class Signature:
         if token not in self.tokens:
             raise UserError(self._absence(token))
         row = self.tokens.index(token)
+        _refuse_dense(self.kind, self.order, self.shape[1:], MEMORY_BYTES)
         values = self.matrix[[row], :].toarray()[0] if self.is_sparse else self.matrix[row]
         return values.reshape(self.shape[1:])
 
@@ -448,6 +449,10 @@ def cosine_similarity(signature: Signature | np.ndarray) -> np.ndarray:
         rows = rows.reshape(len(rows), -1)
         names = tuple(str(i) for i in range(len(rows)))
     if scipy.sparse.issparse(rows):
+        # Only the columns in use: a product allocates arrays as long as a row.
+        used, column = np.unique(rows.indices, return_inverse=True)
+        parts = (rows.data, column.ravel(), rows.indptr)
+        rows = scipy.sparse.csr_array(parts, shape=(rows.shape[0], len(used)))
         norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
         gram = (rows @ rows.T).toarray()
     else:
@@ -644,8 +649,9 @@ def _first_occurrences(tokens: np.ndarray) -> np.ndarray:
 def _finish(dataset: Dataset, kind: str, order: int, rows: _Rows, modes: tuple[str, ...], joint: Any) -> Signature:
     """Divide by the rows' probabilities and attach the names."""
     if scipy.sparse.issparse(joint):
-        matrix = scipy.sparse.csr_array(scipy.sparse.diags_array(1 / rows.probability) @ joint)
-        matrix.sort_indices()
+        # By hand: a sparse product would allocate an array as long as a row, V^m entries.
+        matrix = joint.sorted_indices()
+        matrix.data = matrix.data / np.repeat(rows.probability, np.diff(matrix.indptr))
     else:
         matrix = joint / rows.probability[:, None]
         matrix.setflags(write=False)
@@ -751,11 +757,11 @@ def _refuse_sparse(
     wanted[rows.indices] = True
     at = wanted[dataset.tokens].sum(axis=0)
     entries = sum(int(at[place.condition]) * len(place.contexts) for place in places)
-    # A key and a value while counting.
-    size = 16 * min(entries, math.prod(shape))
+    # Key and value (16 bytes), their concatenation, row and column, and the sorted result.
+    size = 64 * min(entries, math.prod(shape))
     if size > memory:
         raise UserError(
-            f"a sparse {kind} signature of order {order} would take up to {size / 2**30:,.2f} GiB, "
+            f"a sparse {kind} signature of order {order} needs up to {size / 2**30:,.2f} GiB, "
             f"above the limit of {memory / 2**30:,.2f} GiB; choose fewer tokens with tokens=, "
             "or a lower order"
         )
