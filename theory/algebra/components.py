@@ -74,7 +74,7 @@ class ComponentTable:
     _list: list[Component] = field(default_factory=list)
     _ids: dict[tuple[Factor, ...], int] = field(default_factory=dict)
     _joined: dict[tuple[tuple[int, ...], tuple[str, ...]], Reduced] = field(default_factory=dict)
-    _relabelled: dict[tuple[int, tuple[tuple[str, str], ...]], int] = field(default_factory=dict)
+    _relabelled: dict[tuple[int, tuple[tuple[str, str], ...]], Reduced] = field(default_factory=dict)
     _parts: dict[tuple[tuple[RawFactor, ...], int], tuple[tuple[Factor, ...], int]] = field(default_factory=dict)
 
     def declare(self, symbol: Symbol) -> Symbol:
@@ -95,24 +95,30 @@ class ComponentTable:
         touched = self._touched(components, contract)
         if not touched and not contract:
             return ONE, (), tuple(sorted(components))
-        key = (tuple(sorted(touched)), contract)
+        rest = [c for place, c in enumerate(components) if place not in touched]
+        key = (tuple(sorted(components[place] for place in touched)), contract)
         if key not in self._joined:
             self._joined[key] = self._join(*key)
         rational, atoms, made = self._joined[key]
-        rest = list(components)
-        for identity in touched:
-            rest.remove(identity)
-        return rational, atoms, tuple(sorted((*rest, *made)))
+        product = tuple(sorted((*rest, *made)))
+        if rest and self._touched(product, ()):
+            # The sum put a one-hot factor at a place where another component has one already.
+            more, extra, product = self.join(product)
+            whole, atoms = multiply_atoms(atoms, extra)
+            rational *= more * whole
+        return rational, atoms, product
 
-    def relabel(self, identity: int, mapping: tuple[tuple[str, str], ...]) -> int:
-        """Rename free labels of one component, all at once."""
+    def relabel(self, identity: int, mapping: tuple[tuple[str, str], ...]) -> Reduced:
+        """Rename free labels of one component, all at once; a new name may be a fixed place."""
         key = (identity, mapping)
         if key not in self._relabelled:
             names = dict(mapping)
             # Free labels take part in the canonical order, so the form is computed anew.
-            raw = [(name, tuple(names.get(i, i) for i in indices)) for name, indices in self.raw(identity)]
-            (made,) = self._intern_parts(raw)
-            self._relabelled[key] = made
+            raw = [
+                (name, tuple(names.get(i, i) if isinstance(i, str) else i for i in indices))
+                for name, indices in self.raw(identity)
+            ]
+            self._relabelled[key] = self._reduce(raw, {})
         return self._relabelled[key]
 
     def raw(self, identity: int, offset: int = 0) -> list[RawFactor]:
@@ -126,20 +132,17 @@ class ComponentTable:
         """Reduce any product of factors (bound indices as numbers) to canonical components."""
         return self._reduce(list(factors), {})
 
-    def _touched(self, components: tuple[int, ...], contract: tuple[str, ...]) -> list[int]:
-        summed = set(contract)
-        touched = [c for c in components if summed and not summed.isdisjoint(self._list[c].labels)]
-        seen: dict[Factor, int] = {}
-        for position, identity in enumerate(components):
-            for anchor in self._list[identity].anchors:
-                if anchor in seen:
-                    first = components[seen[anchor]]
-                    # Count occurrences, not identities: one component may stand twice in a product.
-                    for other, place in ((first, seen[anchor]), (identity, position)):
-                        if touched.count(other) <= components[:place].count(other):
-                            touched.append(other)
-                else:
-                    seen[anchor] = position
+    def _touched(self, components: tuple[int, ...], contract: tuple[str, ...]) -> set[int]:
+        """The places, in `components`, of those that a sum or a shared one-hot factor ties together."""
+        touched: set[int] = set()
+        first: dict[Factor, int] = {}
+        for place, identity in enumerate(components):
+            component = self._list[identity]
+            if contract and not component.labels.isdisjoint(contract):
+                touched.add(place)
+            for anchor in component.anchors:
+                if first.setdefault(anchor, place) != place:
+                    touched |= {first[anchor], place}
         return touched
 
     def _join(self, components: tuple[int, ...], contract: tuple[str, ...]) -> Reduced:

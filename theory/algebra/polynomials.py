@@ -108,11 +108,16 @@ class Algebra:
         for degree, polynomial in graded.items():
             target = result.setdefault(degree, {})
             for (atoms, components), rational in polynomial.items():
-                moved = tuple(
-                    self.table.relabel(c, names) if any(old in self.table[c].labels for old, _ in names) else c
-                    for c in components
-                )
-                more, extra, joined = self.table.join(moved)
+                moved: list[int] = []
+                for component in components:
+                    if any(old in self.table[component].labels for old, _ in names):
+                        more, extra, made = self.table.relabel(component, names)
+                        whole, atoms = multiply_atoms(atoms, extra)
+                        rational *= more * whole
+                        moved += made
+                    else:
+                        moved.append(component)
+                more, extra, joined = self.table.join(tuple(moved))
                 whole, product = multiply_atoms(atoms, extra)
                 key = (product, joined)
                 target[key] = target.get(key, Fraction(0)) + rational * more * whole

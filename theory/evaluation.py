@@ -1,0 +1,315 @@
+"""Numbers for derived equations: each term's contraction, over numpy or jax arrays.
+
+One-hot factors are never multiplied out: a bound token index gathers rows, a free one scatters sums. Components are shared
+between terms, so each is contracted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import opt_einsum
+
+from theory.algebra.components import Factor, is_bound
+from theory.errors import UserError
+from theory.evolution import Equation, EvolutionEquations, NamedQuantity, Term
+from theory.expansion import ConstantDefinition, FunctionDefinition, SoftmaxDefinition
+from theory.interpret import softmax_over
+from theory.language import POSITION, SAMPLE, add_axis_sizes
+from theory.positions import distinct_indices
+
+# A one-hot factor without its hot index: its name and other indices.
+OneHot = tuple[str, tuple[str, ...]]
+# An operand: its array and the names of its axes ("sample", a label, or a bound index).
+Operand = tuple[Any, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the terms average over: tokens (sample, position), labels (sample[, position]), weights (sample)."""
+
+    tokens: Any
+    labels: Any
+    weights: Any
+
+
+def right_hand_sides(
+    equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType = np
+) -> dict[str, Any]:
+    """dθ/dt of every parameter, by its derived equation.
+
+    **Arguments:** `parameters`: name → array; `data`: tokens, labels and weights; `xp`: numpy or jax.numpy.
+
+    **Returns:** name → array of the parameter's shape. **Raises:** `UserError` when the arrays do not fit.
+    """
+    evaluation = _Evaluation(equations, parameters, data, xp)
+    return {name: evaluation.equation(equation) for name, equation in equations.items()}
+
+
+class _Evaluation:
+    def __init__(self, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType):
+        self.equations, self.parameters, self.data, self.xp = equations, parameters, data, xp
+        architecture = equations.architecture
+        self.sizes = add_axis_sizes(architecture, parameters, data.tokens.shape[1])
+        shape = tuple(data.labels.shape)
+        wanted = tuple(data.tokens.shape) if architecture.labels_per_position else tuple(data.tokens.shape[:1])
+        if shape != wanted:
+            raise UserError(f"{architecture.name} needs labels of shape {wanted}, found {shape}")
+        self.named: dict[str, Operand] = {}
+        self.components: dict[tuple[Factor, ...], Operand] = {}
+        self.gathered: dict[tuple, Operand] = {}
+        for quantity in equations.quantities:
+            self.named[quantity.symbol.name] = self._quantity(quantity)
+
+    def equation(self, equation: Equation) -> Any:
+        """The right-hand side of one equation."""
+        total = self.xp.zeros(tuple(self.sizes[a] for a in equation.axes), dtype=self._dtype())
+        # Terms that scatter by the same one-hot factor are summed before they scatter.
+        scattered: dict[OneHot, Any] = {}
+        for term in equation:
+            weight = term.coefficient.value(self.sizes)
+            factor = self._scattering(term, equation.axes)
+            if factor is None:
+                total = total + self._contract(self._operands(term, None)[0], equation.axes) * weight
+                continue
+            hot = self.equations.symbols[factor[0]].labels[-1]
+            operands, one_hot = self._operands(term, factor)
+            kept = (SAMPLE, *_open(one_hot[1]), *(a for a in equation.axes if a != hot))
+            value = self._contract(operands, kept) * weight
+            scattered[one_hot] = scattered[one_hot] + value if one_hot in scattered else value
+        for (name, rest), value in scattered.items():
+            hot = self.equations.symbols[name].labels[-1]
+            total = total + self._scatter((name, rest), value, equation.axes.index(hot))
+        return total
+
+    # -- terms -----------------------------------------------------------------------------------------------------------
+
+    def _scattering(self, term: Term, axes: tuple[str, ...]) -> Factor | None:
+        """The first one-hot factor whose hot index is one of the equation's axes."""
+        for component in term.components:
+            for name, indices in component:
+                hot = self.equations.symbols[name].hot
+                if hot is not None and indices[hot] in axes:
+                    return name, indices
+        return None
+
+    def _operands(self, term: Term, scattering: Factor | None) -> tuple[list[Operand], OneHot]:
+        """The operands of a term with the data's weights; of a scattering factor, its positions kept open."""
+        together: list[Factor] = []
+        operands: list[Operand] = []
+        hot = None if scattering is None else scattering[1][-1]
+        offset = 0
+        for component in term.components:
+            # What shares the scattered index is contracted at the sample's own tokens; a sum over distinct positions ties
+            # all components together. Everything else is a component of its own, shared between terms.
+            if self.equations.distinct or any(hot in indices for _, indices in component):
+                together += [(n, tuple(_moved(i, offset) for i in indices)) for n, indices in component]
+                offset += len({i for _, indices in component for i in indices if is_bound(i)})
+            else:
+                operands.append(self.component(component))
+        sources: dict[str, OneHot] = {}
+        opened: dict[str, str] = {}
+        one_hot: OneHot = ("", ())
+        if scattering is not None and hot is not None:
+            name, indices = next(f for f in together if f[0] == scattering[0] and f[1][-1] == hot)
+            opened = {i: f"open{n}" for n, i in enumerate(indices[:-1]) if is_bound(i)}
+            one_hot = (name, tuple(opened.get(i, i) for i in indices[:-1]))
+            sources[hot] = one_hot
+        if self.equations.distinct:
+            positions = tuple(opened.get(i, i) for i in distinct_indices(self.equations.symbols, together))
+            operands += [_pairwise_distinct(positions, self.sizes[POSITION], self.xp)] if len(positions) > 1 else []
+        together = [(n, tuple(opened.get(i, i) for i in indices)) for n, indices in together]
+        operands += self._resolved(together, sources)
+        if scattering is not None or any(SAMPLE in names for _, names in operands):
+            operands.append((self.data.weights, (SAMPLE,)))
+        return operands, one_hot
+
+    def component(self, factors: tuple[Factor, ...]) -> Operand:
+        """The value of a component, its free labels (and the sample, where it depends on it) as axes."""
+        if factors not in self.components:
+            operands = self._resolved(list(factors), {})
+            names = {n for _, found in operands for n in found if not is_bound(n)}
+            axes = ((SAMPLE,) if SAMPLE in names else ()) + tuple(sorted(names - {SAMPLE}))
+            self.components[factors] = (self._contract(operands, axes), axes)
+        return self.components[factors]
+
+    def _resolved(self, factors: list[Factor], sources: dict[str, OneHot]) -> list[Operand]:
+        """Operands of factors, with rows gathered where a one-hot factor determines an index.
+
+        `sources` maps an index to the one-hot factor that determines it, for indices that are not summed.
+        """
+        symbols = self.equations.symbols
+        sources = dict(sources)
+        for name, indices in factors:
+            hot = symbols[name].hot
+            if hot is None or not is_bound(indices[hot]):
+                continue
+            sharing = [symbols[n] for n, ix in factors if indices[hot] in ix and symbols[n].hot is None]
+            # An array that depends on the sample itself cannot be looked up by the sample's token alone.
+            if not any(symbol.per_sample for symbol in sharing):
+                sources.setdefault(indices[hot], (name, indices[:hot] + indices[hot + 1 :]))
+        operands = []
+        for name, indices in factors:
+            hot = symbols[name].hot
+            if hot is None:
+                operands.append(self._gather(name, indices, sources))
+                continue
+            own = (name, indices[:hot] + indices[hot + 1 :])
+            if indices[hot] not in sources:
+                operands.append(self._one_hot(own, indices[hot]))
+            elif sources[indices[hot]] != own:
+                operands.append(self._equal(own, sources[indices[hot]]))
+        return operands
+
+    def _gather(self, name: str, indices: tuple[str, ...], sources: dict[str, OneHot]) -> Operand:
+        array, axes = self._at_places(name, indices)
+        for index in dict.fromkeys(i for i in axes if i in sources):
+            key = (name, indices, index, sources[index])
+            if key not in self.gathered or axes.count(index) > 1:
+                ids, id_axes = self._ids(sources[index])
+                while axes.count(index) > 1:
+                    array, axes = self._diagonal(array, axes, index)
+                moved = self.xp.moveaxis(array, axes.index(index), 0)
+                self.gathered[key] = moved[ids], (*id_axes, *(a for a in axes if a != index))
+            array, axes = self.gathered[key]
+        return array, axes
+
+    def _diagonal(self, array: Any, axes: tuple[str, ...], index: str) -> Operand:
+        first = axes.index(index)
+        second = axes.index(index, first + 1)
+        rest = tuple(a for n, a in enumerate(axes) if n not in (first, second))
+        return self.xp.diagonal(array, axis1=first, axis2=second), (*rest, index)
+
+    def _at_places(self, name: str, indices: tuple[str, ...]) -> Operand:
+        """A symbol's array with fixed places taken; repeated indices are left to the contraction."""
+        array, axes = self._array(name)
+        offset = 1 if axes[:1] == (SAMPLE,) else 0
+        picks: list[Any] = [slice(None)] * offset
+        names = list(axes[:offset])
+        for index in indices:
+            if "@" in index:
+                picks.append(-1 if index.endswith("@last") else 0)
+            else:
+                picks.append(slice(None))
+                names.append(index)
+        return array[tuple(picks)], tuple(names)
+
+    def _array(self, name: str) -> Operand:
+        symbol = self.equations.symbols[name]
+        if symbol.role == "parameter":
+            return self.parameters[name], symbol.labels
+        if symbol.role == "selector":
+            size = self.sizes[symbol.axes[0]]
+            return self.xp.eye(size, dtype=self._dtype())[-1 if name == "last" else 0], symbol.labels
+        return self.named[name]
+
+    def _ids(self, own: OneHot) -> tuple[Any, tuple[str, ...]]:
+        """The whole numbers that a one-hot factor encodes."""
+        name, rest = own
+        array = self.data.tokens if self.equations.symbols[name].role == "tokens" else self.data.labels
+        names = [SAMPLE]
+        picks: list[Any] = [slice(None)]
+        for index in rest:
+            if "@" in index:
+                picks.append(-1 if index.endswith("@last") else 0)
+            else:
+                picks.append(slice(None))
+                names.append(index)
+        return array[tuple(picks)], tuple(names)
+
+    def _one_hot(self, own: OneHot, index: str) -> Operand:
+        ids, axes = self._ids(own)
+        size = self.sizes[self.equations.symbols[own[0]].axes[-1]]
+        return (ids[..., None] == self.xp.arange(size)).astype(self._dtype()), (*axes, index)
+
+    def _equal(self, first: OneHot, second: OneHot) -> Operand:
+        """1 where two one-hot factors encode the same number."""
+        a, a_axes = self._ids(first)
+        b, b_axes = self._ids(second)
+        axes = a_axes + tuple(i for i in b_axes if i not in a_axes)
+        a = a[tuple(slice(None) if i in a_axes else None for i in axes)]
+        order = tuple(b_axes.index(i) for i in axes if i in b_axes)
+        b = b.transpose(order)[tuple(slice(None) if i in b_axes else None for i in axes)]
+        return (a == b).astype(self._dtype()), axes
+
+    def _scatter(self, own: OneHot, value: Any, place: int) -> Any:
+        """Sum rows by the number that a one-hot factor encodes."""
+        ids, axes = self._ids(own)
+        size = self.sizes[self.equations.symbols[own[0]].labels[-1]]
+        tail = value.shape[len(axes) :]
+        flat = value.reshape((-1, *tail))
+        if self.xp is np:
+            total = np.zeros((size, *tail), dtype=flat.dtype)
+            np.add.at(total, ids.reshape(-1), flat)
+        else:
+            total = self.xp.zeros((size, *tail), dtype=flat.dtype).at[ids.reshape(-1)].add(flat)
+        return self.xp.moveaxis(total, 0, place)
+
+    # -- named quantities ------------------------------------------------------------------------------------------------
+
+    def _quantity(self, quantity: Any) -> Operand:
+        xp = self.xp
+        match quantity:
+            case ConstantDefinition(symbol=symbol, build=build):
+                return xp.asarray(build(self.sizes), dtype=self._dtype()), symbol.labels
+            case FunctionDefinition(function=function, derivative=derivative, argument=argument):
+                array, axes = self.named[argument.name]
+                return function(array, xp, derivative), axes
+            case SoftmaxDefinition(argument=argument, over=over, mask=mask):
+                array, axes = self.named[argument.name]
+                return softmax_over(array, axes, over, None if mask is None else self.named[mask.name], xp)
+            case NamedQuantity(symbol=symbol, terms=terms):
+                axes = ((SAMPLE,) if symbol.per_sample else ()) + symbol.labels
+                total = 0.0
+                for term in terms:
+                    operands = [self.component(c) for c in term.components]
+                    if symbol.per_sample and not any(SAMPLE in names for _, names in operands):
+                        operands.append((xp.ones(self.data.tokens.shape[0], dtype=self._dtype()), (SAMPLE,)))
+                    total = total + self._contract(operands, axes) * term.coefficient.value(self.sizes)
+                return total, axes
+        raise AssertionError(f"no rule for {type(quantity).__name__}")
+
+    def _contract(self, operands: list[Operand], axes: tuple[str, ...]) -> Any:
+        """Sum the product of operands over all names but `axes`; an axis that no operand has is repeated."""
+        present = {n for _, names in operands for n in names}
+        missing = [a for a in axes if a not in present]
+        operands = operands + [(self.xp.ones(self._size(a), dtype=self._dtype()), (a,)) for a in missing]
+        if not operands:
+            return self.xp.ones((), dtype=self._dtype())
+        letters: dict[str, str] = {}
+        for _, names in operands:
+            for name in names:
+                letters.setdefault(name, opt_einsum.get_symbol(len(letters)))
+        subscripts = ",".join("".join(letters[n] for n in names) for _, names in operands)
+        out = "".join(letters[a] for a in axes)
+        return opt_einsum.contract(f"{subscripts}->{out}", *(array for array, _ in operands))
+
+    def _size(self, name: str) -> int:
+        if name == SAMPLE:
+            return self.data.tokens.shape[0]
+        return self.sizes[POSITION] if name.startswith("open") else self.sizes[name]
+
+    def _dtype(self) -> Any:
+        return next(iter(self.parameters.values())).dtype
+
+
+def _open(indices: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(i for i in indices if "@" not in i)
+
+
+def _moved(index: str, offset: int) -> str:
+    return f"#{int(index[1:]) + offset}" if is_bound(index) else index
+
+
+def _pairwise_distinct(names: tuple[str, ...], length: int, xp: ModuleType) -> Operand:
+    """1 where all position indices differ."""
+    grids = np.indices((length,) * len(names))
+    mask = np.ones((length,) * len(names))
+    for n in range(len(names)):
+        for m in range(n):
+            mask *= grids[n] != grids[m]
+    return xp.asarray(mask), names

@@ -1,0 +1,468 @@
+"""An architecture's values as graded polynomials, each nonlinearity expanded or kept.
+
+*Expanded*: the Taylor series at the degree-0 part of the argument. *Kept*: an opaque symbol, defined by its untruncated
+argument and carrying its leading degree. Everything kept, values are a graph of named quantities; this module makes both,
+by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from theory import language as lang
+from theory.activations import Activation
+from theory.algebra.components import ComponentTable, Symbol, place_label
+from theory.algebra.polynomials import INFINITE, Algebra, Graded, term_count, truncated
+from theory.algebra.scalar import Scalar
+from theory.errors import UserError, nearest
+from theory.language import LABEL, POSITION, TOKEN, Architecture, Expression
+
+ZERO, ONE = Fraction(0), Fraction(1)
+
+
+@dataclass(frozen=True)
+class PolynomialDefinition:
+    """A named quantity that is a sum of contractions, with the symbol's labels free."""
+
+    symbol: Symbol
+    value: Graded
+
+
+@dataclass(frozen=True)
+class FunctionDefinition:
+    """A named quantity σ^(derivative)(argument), entry by entry."""
+
+    symbol: Symbol
+    function: Activation
+    derivative: int
+    argument: Symbol
+
+
+@dataclass(frozen=True)
+class SoftmaxDefinition:
+    """A named quantity softmax(argument) over one label, masked where there is a mask."""
+
+    symbol: Symbol
+    argument: Symbol
+    over: str
+    mask: Symbol | None
+
+
+@dataclass(frozen=True)
+class ConstantDefinition:
+    """A fixed array, `build(sizes)` with axes as the symbol's labels."""
+
+    symbol: Symbol
+    build: Callable[[dict[str, int]], np.ndarray]
+
+
+Definition = PolynomialDefinition | FunctionDefinition | SoftmaxDefinition | ConstantDefinition
+
+
+class Expansion:
+    """The values of one architecture's nodes, in one mode.
+
+    **Arguments:** `architecture`; `degree`: of the loss, or None for everything kept; `keep`: names (or kinds) of the
+    nonlinearities to keep.
+    """
+
+    def __init__(self, architecture: Architecture, degree: Fraction | None, keep: frozenset[str]):
+        self.architecture = architecture
+        self.degree = degree
+        self.cut = INFINITE if degree is None else degree
+        self.table = ComponentTable(architecture.root)
+        self.algebra = Algebra(self.table)
+        self.definitions: dict[str, Definition] = {}
+        self.kept = {id(node) for node in _kept(architecture, degree, keep)}
+        self._names = {id(node): name for name, node in architecture.nonlinearities.items()}
+        self._per_sample = _depends(architecture, lang.Tokens)
+        self.trained = _depends(architecture, lang.Parameter)
+        self._consumers = _consumers(architecture)
+        self.tokens = self.table.declare(
+            Symbol("X", (POSITION, TOKEN), (architecture.root(POSITION), TOKEN), "tokens", True, hot=1, normalised=1)
+        )
+        label_axes = (POSITION, LABEL) if architecture.labels_per_position else (LABEL,)
+        roots = tuple(architecture.root(a) for a in label_axes)
+        hot = len(label_axes) - 1
+        self.labels = self.table.declare(Symbol("Y", label_axes, roots, "labels", True, hot=hot, normalised=hot))
+        self._parameters = {
+            name: Symbol(name, spec.axes, tuple(map(architecture.root, spec.axes)), "parameter", degree=spec.weight)
+            for name, spec in architecture.parameters.items()
+        }
+        self.leading = _leading_degrees(self)
+        self.needed = _needed_degrees(self) if degree is not None else dict.fromkeys(self.leading, INFINITE)
+        # Values by node: as the mode has them, and (for the arguments of what is kept) with everything kept.
+        self._values: dict[int, Graded] = {}
+        self._exact: dict[int, Graded] = {}
+        for node in architecture.nodes:
+            self._values[id(node)] = self._value(node)
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def value(self, node: Expression) -> Graded:
+        """The value of a node, truncated where its mode expands."""
+        return self._values[id(node)]
+
+    def exact(self, node: Expression) -> Graded:
+        """The untruncated value of a node, everything below it kept: a polynomial in named quantities."""
+        if self.degree is None:
+            return self._values[id(node)]
+        for below in _below(self.architecture, node):
+            if id(below) not in self._exact:
+                self._exact[id(below)] = self._rule(below, self.exact_of, INFINITE, keep=True)
+        return self._exact[id(node)]
+
+    def exact_of(self, node: Expression) -> Graded:
+        return self._exact[id(node)]
+
+    def derivative(self, node: lang.Elementwise) -> Graded:
+        """σ'(argument), expanded or kept as the node is."""
+        cut = min(self.cut, self.needed[id(node.operand)]) if self.degree is not None else INFINITE
+        if id(node) in self.kept:
+            return self._opaque_function(node, 1)
+        return self._series(node, self.value(node.operand), cut, derivative=1)
+
+    def prediction(self, kind: str) -> Graded:
+        """Softmax of the logits: "kept" (of the untruncated logits), "of-truncated-logits", or "expanded"."""
+        logits = self.architecture.logits
+        if kind == "expanded":
+            cut = self.cut - self.leading[id(logits)]
+            return self._softmax_series(self.value(logits), logits.axes, LABEL, None, cut, "prediction")
+        graded = self.exact(logits) if kind == "kept" else self.value(logits)
+        argument = self.name_quantity("f", graded, logits.axes, True)
+        return self._softmax_symbol("p", argument, LABEL, None)
+
+    def name_quantity(self, name: str, graded: Graded, labels: tuple[str, ...], per_sample: bool) -> Symbol:
+        """Define a named quantity by a polynomial; a polynomial that is one symbol already is called by that."""
+        same = self._single_symbol(graded, labels)
+        if same is not None:
+            return same
+        degree = min(graded, default=ZERO)
+        symbol = self._declare_named(name, labels, per_sample, degree)
+        self.definitions.setdefault(symbol.name, PolynomialDefinition(symbol, graded))
+        return symbol
+
+    def _value(self, node: Expression) -> Graded:
+        cut = self.needed[id(node)]
+        if cut < 0:
+            return {}
+        keep = id(node) in self.kept
+        return self._rule(node, self.value, cut, keep)
+
+    def _rule(self, node: Expression, value: Callable[[Expression], Graded], cut: Fraction, keep: bool) -> Graded:
+        algebra = self.algebra
+        match node:
+            case lang.Tokens():
+                return algebra.symbol(self.tokens)
+            case lang.Parameter(name=name):
+                return truncated(algebra.symbol(self._parameters[name]), cut)
+            case lang.Constant():
+                return algebra.symbol(self._constant(node.name, node.axes, node.build, node.normalised))
+            case lang.Number(scalar=scalar):
+                return algebra.number(scalar)
+            case lang.Dot(left=left, right=right, over=over):
+                result = algebra.multiply(value(left), value(right), over, cut)
+            case lang.Multiply(left=left, right=right):
+                result = algebra.multiply(value(left), value(right), (), cut)
+            case lang.Add(left=left, right=right):
+                result = truncated(algebra.add(value(left), value(right)), cut)
+            case lang.Scale(operand=operand, scalar=scalar):
+                result = truncated(algebra.scale(value(operand), self.root_scalar(scalar)), cut)
+            case lang.Total(operand=operand, over=over):
+                result = truncated(algebra.contract(value(operand), (over,)), cut)
+            case lang.Rename(operand=operand, mapping=mapping):
+                result = truncated(algebra.relabel(value(operand), dict(mapping)), cut)
+            case lang.Select(operand=operand, axis=axis, place=place):
+                root = self.architecture.root(axis)
+                result = truncated(algebra.relabel(value(operand), {axis: place_label(root, place)}), cut)
+            case lang.Mark(operand=operand):
+                return truncated(value(operand), cut)
+            case lang.Elementwise():
+                if keep:
+                    return self._opaque_function(node, 0)
+                return self._series(node, value(node.operand), cut, derivative=0)
+            case lang.Softmax():
+                if keep:
+                    return self._opaque_softmax(node)
+                name = self._names[id(node)]
+                return self._softmax_series(value(node.operand), node.axes, node.over, node.mask, cut, name)
+            case _:
+                raise AssertionError(f"no rule for {type(node).__name__}")
+        if cut == INFINITE and term_count(result) > 1 and self._consumers[id(node)] > 1:
+            # Multiplied out, depth would explode: a sum that is read more than once gets a name.
+            symbol = self.name_quantity(self._fresh_name(node), result, node.axes, id(node) in self._per_sample)
+            return algebra.symbol(symbol)
+        return result
+
+    # -- kept ----------------------------------------------------------------------------------------------------------
+
+    def _opaque_function(self, node: lang.Elementwise, derivative: int) -> Graded:
+        name = self._names[id(node)]
+        argument = self._argument(node.operand, name)
+        primes = "'" * derivative
+        lead = self._opaque_degree(node, derivative)
+        symbol = self._declare_named(f"σ{primes}[{name}]", node.axes, id(node) in self._per_sample, lead)
+        self.definitions.setdefault(symbol.name, FunctionDefinition(symbol, node.function, derivative, argument))
+        return self.algebra.symbol(symbol)
+
+    def _opaque_softmax(self, node: lang.Softmax) -> Graded:
+        name = self._names[id(node)]
+        argument = self._argument(node.operand, name)
+        mask = None
+        if node.mask is not None:
+            mask = self._constant(node.mask.name, node.mask.axes, node.mask.build, node.mask.normalised)
+        return self._softmax_symbol(f"a[{name}]", argument, node.over, mask)
+
+    def _softmax_symbol(self, name: str, argument: Symbol, over: str, mask: Symbol | None) -> Graded:
+        labels = argument.labels
+        symbol = self.table.declare(
+            Symbol(name, labels, argument.axes, "named", argument.per_sample, normalised=labels.index(over))
+        )
+        self.definitions.setdefault(name, SoftmaxDefinition(symbol, argument, over, mask))
+        return self.algebra.symbol(symbol)
+
+    def _argument(self, node: Expression, name: str) -> Symbol:
+        return self.name_quantity(f"z[{name}]", self.exact(node), node.axes, id(node) in self._per_sample)
+
+    def _opaque_degree(self, node: lang.Elementwise, derivative: int) -> Fraction:
+        """The leading degree of σ(h) or σ'(h): with k_0 = the first k ≥ 1 with C_k ≠ 0, k_0·deg h (0 if C_0 ≠ 0) and
+        (k_0 − 1)·deg h."""
+        return _activation_degree(node.function, self.leading[id(node.operand)], derivative, kept=True)
+
+    def _single_symbol(self, graded: Graded, labels: tuple[str, ...]) -> Symbol | None:
+        if term_count(graded) != 1:
+            return None
+        ((atoms, components), rational) = next(iter(next(iter(graded.values())).items()))
+        if atoms or rational != 1 or len(components) != 1:
+            return None
+        factors = self.table[components[0]].factors
+        if len(factors) != 1 or factors[0][1] != labels:
+            return None
+        symbol = self.table.symbols[factors[0][0]]
+        return symbol if symbol.role == "named" and symbol.labels == labels else None
+
+    def _declare_named(self, name: str, labels: tuple[str, ...], per_sample: bool, degree: Fraction) -> Symbol:
+        axes = tuple(self.architecture.root(a) for a in labels)
+        return self.table.declare(Symbol(name, labels, axes, "named", per_sample, degree=degree))
+
+    def _fresh_name(self, node: Expression) -> str:
+        return f"h{1 + sum(1 for name in self.definitions if name.startswith('h'))}"
+
+    def _constant(
+        self, name: str, labels: tuple[str, ...], build: Callable[..., np.ndarray], normalised: str | None
+    ) -> Symbol:
+        axes = tuple(map(self.architecture.root, labels))
+        slot = None if normalised is None else labels.index(normalised)
+        symbol = self.table.declare(Symbol(name, labels, axes, "constant", normalised=slot))
+        self.definitions.setdefault(name, ConstantDefinition(symbol, build))
+        return symbol
+
+    def selector(self, axis: str, place: str) -> Graded:
+        """The one-hot vector of a fixed place, its label free."""
+        root = self.architecture.root(axis)
+        self.table.declare(Symbol(place, (root,), (root,), "selector", hot=None, normalised=0))
+        return self.algebra.symbol(self.table.symbols[place], (axis,))
+
+    def root_scalar(self, scalar: Scalar) -> Scalar:
+        """The scalar with sizes of aliases said by their roots."""
+        result = Scalar(scalar.rational)
+        for name, power in scalar.atoms:
+            if name.startswith("|"):
+                result = result * self.algebra.size(name[1:-1]) ** power
+            else:
+                result = result * Scalar(ONE, ((name, power),))
+        return result
+
+    # -- expanded ------------------------------------------------------------------------------------------------------
+
+    def _series(self, node: lang.Elementwise, argument: Graded, cut: Fraction, derivative: int) -> Graded:
+        """Σ_k C_k (h − h_0)^k around the degree-0 part h_0 of the argument; C_k exact numbers where h_0 = 0."""
+        base, rest = _split_base(argument)
+        coefficient: Callable[[int], Graded]
+        if not base:
+
+            def at_zero(k: int) -> Graded:
+                factor = 1
+                for n in range(k + 1, k + derivative + 1):
+                    factor *= n
+                parts = [self.algebra.number(c * factor) for c in node.function.coefficient(k + derivative)]
+                return self.algebra.add(*parts)
+
+            coefficient = at_zero
+        else:
+            name = self._names[id(node)]
+            sample = id(node) in self._per_sample
+            centre = self.name_quantity(f"z0[{name}]", {ZERO: base}, node.axes, sample)
+
+            def at_base(k: int) -> Graded:
+                order = k + derivative
+                symbol = self._declare_named(f"σ{order}[z0 {name}]", node.axes, sample, ZERO)
+                self.definitions.setdefault(symbol.name, FunctionDefinition(symbol, node.function, order, centre))
+                return self.algebra.scale(self.algebra.symbol(symbol), Scalar(Fraction(1, _factorial(k))))
+
+            coefficient = at_base
+        return self._power_sum(rest, coefficient, cut)
+
+    def _power_sum(self, argument: Graded, coefficient: Callable[[int], Graded], cut: Fraction) -> Graded:
+        lowest = min(argument, default=INFINITE)
+        result = truncated(coefficient(0), cut)
+        power: Graded = self.algebra.number(Scalar(ONE))
+        k = 0
+        while power and (k + 1) * lowest <= cut:
+            k += 1
+            power = self.algebra.multiply(power, argument, (), cut)
+            factor = coefficient(k)
+            if factor:
+                result = self.algebra.add(result, self.algebra.multiply(power, factor, (), cut))
+        return result
+
+    def _softmax_series(
+        self, scores: Graded, axes: tuple[str, ...], over: str, mask: lang.Constant | None, cut: Fraction, name: str
+    ) -> Graded:
+        """w e^z / Σ w e^z around its value w at the degree-0 part of the scores."""
+        algebra = self.algebra
+        base, rest = _split_base(scores)
+        if base:
+            argument = self.name_quantity(f"z0[{name}]", {ZERO: base}, axes, True)
+            symbol = None
+            if mask is not None:
+                symbol = self._constant(mask.name, mask.axes, mask.build, mask.normalised)
+            weights = self._softmax_symbol(f"a0[{name}]", argument, over, symbol)
+        elif mask is None:
+            weights = algebra.number(algebra.size(over) ** -1)
+        else:
+            weights = algebra.symbol(self._row_normalised(mask, over))
+
+        def inverse_factorial(k: int) -> Graded:
+            return algebra.number(Scalar(Fraction(1, _factorial(k))))
+
+        def alternating(k: int) -> Graded:
+            return algebra.number(Scalar(Fraction((-1) ** k)))
+
+        numerator = algebra.multiply(weights, self._power_sum(rest, inverse_factorial, cut), (), cut)
+        denominator = algebra.contract(numerator, (over,))
+        remainder = {degree: p for degree, p in denominator.items() if degree > 0}
+        return algebra.multiply(numerator, self._power_sum(remainder, alternating, cut), (), cut)
+
+    def _row_normalised(self, mask: lang.Constant, over: str) -> Symbol:
+        place = mask.axes.index(over)
+
+        def build(sizes: dict[str, int]) -> np.ndarray:
+            array = mask.build(sizes)
+            return array / array.sum(axis=place, keepdims=True)
+
+        return self._constant(f"w[{mask.name}]", mask.axes, build, over)
+
+
+# -- degrees ---------------------------------------------------------------------------------------------------------
+
+
+def _leading_degrees(expansion: Expansion) -> dict[int, Fraction]:
+    """The least degree that each node's value can have."""
+    lead: dict[int, Fraction] = {}
+    for node in expansion.architecture.nodes:
+        match node:
+            case lang.Parameter(weight=weight):
+                degree = weight
+            case lang.Dot(left=left, right=right) | lang.Multiply(left=left, right=right):
+                degree = min(lead[id(left)] + lead[id(right)], INFINITE)
+            case lang.Add(left=left, right=right):
+                degree = min(lead[id(left)], lead[id(right)])
+            case lang.Elementwise(operand=operand, function=function):
+                degree = _activation_degree(function, lead[id(operand)], 0, id(node) in expansion.kept)
+            case lang.Softmax() | lang.Tokens() | lang.Constant():
+                degree = ZERO
+            case lang.Number(scalar=scalar):
+                degree = ZERO if scalar.rational else INFINITE
+            case _:
+                (operand,) = node.inputs
+                degree = lead[id(operand)]
+        lead[id(node)] = degree
+    return lead
+
+
+def _activation_degree(function: Activation, argument: Fraction, derivative: int, kept: bool) -> Fraction:
+    if argument == 0:
+        return ZERO
+    if argument >= INFINITE:
+        return ZERO if not function.vanishes_at_zero else INFINITE
+    if derivative == 0:
+        return ZERO if not function.vanishes_at_zero else function.leading_power * argument
+    return (function.leading_power - 1) * argument
+
+
+def _needed_degrees(expansion: Expansion) -> dict[int, Fraction]:
+    """Up to which degree each node's value can matter: the loss degree less the least degree of its adjoint."""
+    assert expansion.degree is not None
+    lead = expansion.leading
+    adjoint: dict[int, Fraction] = dict.fromkeys(lead, INFINITE)
+    adjoint[id(expansion.architecture.logits)] = ZERO
+
+    def reach(node: Expression, degree: Fraction) -> None:
+        adjoint[id(node)] = min(adjoint[id(node)], degree)
+
+    for node in reversed(expansion.architecture.nodes):
+        own = adjoint[id(node)]
+        match node:
+            case lang.Dot(left=left, right=right) | lang.Multiply(left=left, right=right):
+                reach(left, own + lead[id(right)])
+                reach(right, own + lead[id(left)])
+            case lang.Elementwise(operand=operand, function=function):
+                kept = id(node) in expansion.kept
+                reach(operand, own + _activation_degree(function, lead[id(operand)], 1, kept))
+            case _:
+                for operand in node.inputs:
+                    reach(operand, own)
+    return {key: expansion.degree - min(degree, INFINITE) for key, degree in adjoint.items()}
+
+
+# -- structure -------------------------------------------------------------------------------------------------------
+
+
+def _kept(architecture: Architecture, degree: Fraction | None, keep: frozenset[str]) -> list[Expression]:
+    named = architecture.nonlinearities
+    if degree is None or "all" in keep:
+        return list(named.values())
+    known = set(named) | {node.name for node in named.values()} | {"prediction", "all"}
+    for name in keep:
+        if name not in known:
+            raise UserError(f"{architecture.name} has no nonlinearity '{name}' to keep: {nearest(name, known)}")
+    return [node for name, node in named.items() if name in keep or node.name in keep]
+
+
+def _depends(architecture: Architecture, kind: type[Expression]) -> set[int]:
+    """The nodes that depend on a leaf of one kind."""
+    found: set[int] = set()
+    for node in architecture.nodes:
+        if isinstance(node, kind) or any(id(child) in found for child in node.inputs):
+            found.add(id(node))
+    return found
+
+
+def _consumers(architecture: Architecture) -> dict[int, int]:
+    counts = dict.fromkeys(map(id, architecture.nodes), 0)
+    for node in architecture.nodes:
+        for child in node.inputs:
+                counts[id(child)] += 1
+    return counts
+
+
+def _below(architecture: Architecture, node: Expression) -> list[Expression]:
+    wanted = {id(node)}
+    for other in reversed(architecture.nodes):
+        if id(other) in wanted:
+            wanted |= {id(child) for child in other.inputs}
+    return [other for other in architecture.nodes if id(other) in wanted]
+
+
+def _split_base(graded: Graded) -> tuple[dict, Graded]:
+    base = graded.get(ZERO, {})
+    return base, {degree: p for degree, p in graded.items() if degree != 0}
+
+
+def _factorial(k: int) -> int:
+    return 1 if k < 2 else k * _factorial(k - 1)
