@@ -75,21 +75,15 @@ class Schedule:
         except (TypeError, ValueError):
             raise UserError(f"save times must be a list of numbers, but are {times!r}.") from None
         if array.ndim != 1 or array.size == 0:
-            raise UserError(
-                f"save times must be a non-empty list of numbers, but have shape {array.shape}."
-            )
+            raise UserError(f"save times must be a non-empty list of numbers, but have shape {array.shape}.")
         if not np.isfinite(array).all():
-            raise UserError(
-                f"save times must be finite, but contain {array[~np.isfinite(array)][0]}."
-            )
+            raise UserError(f"save times must be finite, but contain {array[~np.isfinite(array)][0]}.")
         if array[0] < 0:
             raise UserError(f"save times must be ≥ 0, but start at {array[0]:g}.")
         backward = np.flatnonzero(np.diff(array) <= 0)
         if backward.size:
             first, second = array[backward[0]], array[backward[0] + 1]
-            raise UserError(
-                f"save times must be strictly increasing, but {second:g} follows {first:g}."
-            )
+            raise UserError(f"save times must be strictly increasing, but {second:g} follows {first:g}.")
         array.setflags(write=False)
         object.__setattr__(self, "times", array)
 
@@ -111,10 +105,7 @@ class Schedule:
         cls._check_span(until, count, least=3)
         first = until / 1000 if first is None else first
         if not 0 < first < until:
-            raise UserError(
-                f"the first positive save time must lie between 0 and the end {until:g}, "
-                f"but is {first:g}."
-            )
+            raise UserError(f"the first positive save time must lie between 0 and the end {until:g}, but is {first:g}.")
         times = np.concatenate([[0.0], np.geomspace(first, until, count - 1)])
         times[-1] = until
         return cls(times)
@@ -124,9 +115,7 @@ class Schedule:
         """The schedule named `spacing` ("linear" or "log")."""
         builders = {"linear": cls.linear, "log": cls.log}
         if spacing not in builders:
-            raise UserError(
-                f"no spacing of save times is called {spacing!r}; {nearest(spacing, builders)}."
-            )
+            raise UserError(f"no spacing of save times is called {spacing!r}; {nearest(spacing, builders)}.")
         return builders[spacing](until, count=count)
 
     @staticmethod

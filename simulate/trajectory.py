@@ -116,15 +116,12 @@ class Trajectory:
                 if rest != len(own) or array.shape[: len(lead) + 1] != (*lead_shape, count):
                     expected = (*lead_shape, count, *own)
                     raise UserError(
-                        f"{name!r} must have the shape ({', '.join(map(str, expected))}), "
-                        f"but has shape {array.shape}."
+                        f"{name!r} must have the shape ({', '.join(map(str, expected))}), but has shape {array.shape}."
                     )
                 for dim, size in zip(own, array.shape[len(lead) + 1 :], strict=True):
                     known, first = sizes.setdefault(dim, (size, name))
                     if known != size:
-                        raise UserError(
-                            f"axis {dim!r} has size {size} in {name!r}, but {known} in {first!r}."
-                        )
+                        raise UserError(f"axis {dim!r} has size {size} in {name!r}, but {known} in {first!r}.")
                 role = {"role": "parameter" if is_parameter else "series"}
                 variables[name] = ((*lead, time_dim, *own), array, role)
         return cls(xarray.Dataset(variables, coordinates, attrs=dict(attributes)))
@@ -176,8 +173,7 @@ class Trajectory:
         """One parameter or series, by name."""
         if name not in self.data.variables:
             raise UserError(
-                f"the trajectory {self.name!r} holds no {name!r}; "
-                f"{nearest(name, map(str, self.data.data_vars))}."
+                f"the trajectory {self.name!r} holds no {name!r}; {nearest(name, map(str, self.data.data_vars))}."
             )
         return self.data[name]
 
@@ -191,16 +187,14 @@ class Trajectory:
         """
         if not -len(self.times) <= index < len(self.times):
             raise UserError(
-                f"there is no save time number {index}; the trajectory {self.name!r} has "
-                f"{len(self.times)}."
+                f"there is no save time number {index}; the trajectory {self.name!r} has {len(self.times)}."
             )
         time = self.times[index]
         stored = np.flatnonzero(self.parameter_times == time)
         if not stored.size:
             closest = self.parameter_times[np.argmin(np.abs(self.parameter_times - time))]
             raise UserError(
-                f"no parameters are stored at t = {time:g}; the closest time with parameters is "
-                f"{closest:g}."
+                f"no parameters are stored at t = {time:g}; the closest time with parameters is {closest:g}."
             )
         return self._parameters(int(stored[0]), seed)
 
@@ -279,9 +273,7 @@ class Trajectory:
         lines.append(f"  times       {len(times)} from {times[0]:g} to {times[-1]:g} ({TIME_UNIT})")
         for name in self.parameter_names:
             variable = self.data[name]
-            shape = ", ".join(
-                f"{d} {n}" for d, n in zip(variable.dims, variable.shape, strict=True)
-            )
+            shape = ", ".join(f"{d} {n}" for d, n in zip(variable.dims, variable.shape, strict=True))
             lines.append(f"  {name:<11} ({shape})  {_readable(variable.nbytes)}")
         lines.append(f"  series      {', '.join(self.series_names)}")
         lines.append(f"  memory      {_readable(self.nbytes)}")
@@ -303,9 +295,7 @@ class Trajectory:
         )
 
 
-def save_trajectories(
-    path: str | os.PathLike[str], trajectories: Mapping[str | None, Trajectory]
-) -> None:
+def save_trajectories(path: str | os.PathLike[str], trajectories: Mapping[str | None, Trajectory]) -> None:
     """Write several trajectories into one netCDF file, a group for each, atomically.
 
     **Arguments:** `path`: the file; `trajectories`: group name → trajectory (None: the top level).

@@ -36,8 +36,7 @@ def example(seeds=None, **changes):
     lead = () if seeds is None else (len(seeds),)
     sizes = {"token": 4, "embed": 3, "label": 2}
     parameters = {
-        name: generator.normal(size=(*lead, 3, *(sizes[axis] for axis in axes)))
-        for name, axes in AXES.items()
+        name: generator.normal(size=(*lead, 3, *(sizes[axis] for axis in axes))) for name, axes in AXES.items()
     }
     series = {"loss": generator.normal(size=(*lead, 3))}
     arguments = dict(axes=AXES, attributes=ATTRIBUTES, seeds=seeds) | changes
@@ -170,9 +169,7 @@ def test_missing_names_and_files(tmp_path):
 
 def test_summary_shows_shapes_memory_steps_and_status():
     trajectory = example()
-    assert repr(trajectory) == (
-        "Trajectory(flow 'exact', completed, 3 times to 1, parameters E, P, U, 696 B)"
-    )
+    assert repr(trajectory) == ("Trajectory(flow 'exact', completed, 3 times to 1, parameters E, P, U, 696 B)")
     summary = trajectory.summary()
     assert "E           (time 3, token 4, embed 3)  288 B" in summary
     assert "12 accepted, 2 rejected" in summary

@@ -1,0 +1,377 @@
+"""Integration: closed forms, orders of accuracy, failure as data, save times, one compilation."""
+
+import math
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+
+from simulate.flow import integrate, saved_bytes, time_of_loss
+from simulate.schedule import Schedule
+from theory.errors import NumericalFailure, UserError
+
+
+class Field:
+    """A field from a plain function of (t, parameters, data), counting how often it is traced."""
+
+    def __init__(self, function, name="test", loss=None, axes=None):
+        self.function, self.name, self.traces = function, name, 0
+        if loss is not None:
+            self.loss = loss
+        if axes is not None:
+            self.axes = axes
+
+    def data(self, dataset):
+        return {key: jnp.asarray(value) for key, value in dataset.items()}
+
+    def __call__(self, t, parameters, data):
+        self.traces += 1
+        return self.function(t, parameters, data)
+
+
+LINEAR = Field(lambda t, p, d: {"y": d["A"] @ p["y"]}, axes={"y": ("state",)})
+LOGISTIC = Field(lambda t, p, d: {"y": p["y"] * (1 - p["y"])}, loss=lambda p, d: jnp.sum((1 - p["y"]) ** 2))
+SQUARE = Field(lambda t, p, d: {"y": p["y"] ** 2})
+
+
+def oscillator(n=6):
+    generator = np.random.default_rng(1)
+    matrix = generator.normal(size=(n, n))
+    return (matrix - matrix.T) - 0.1 * np.eye(n), generator.normal(size=n)
+
+
+def logistic(t, y0):
+    return 1 / (1 + (1 / y0 - 1) * np.exp(-t))
+
+
+def test_linear_flow_is_the_matrix_exponential():
+    matrix, start = oscillator()
+    times = [0.0, 0.3, 1.7, 4.0]
+    result = integrate(LINEAR, {"A": matrix}, {"y": start}, until=4.0, save=times, rtol=1e-11, solver="dopri8")
+    exact = np.stack([scipy.linalg.expm(matrix * t) @ start for t in times])
+    np.testing.assert_allclose(result.final["y"], exact[-1], rtol=0, atol=1e-10)
+    # between its long steps this solver interpolates to lower order than it integrates
+    np.testing.assert_allclose(result["y"].values, exact, rtol=0, atol=2e-8)
+    assert result["y"].dims == ("time", "state")
+    assert (result.kind, result.name, result.status) == ("flow", "test", "completed")
+
+
+def test_agrees_with_scipy_dop853():
+    """Another implementation of another method at a tighter tolerance: 1e-8, as in diffrax's own suite."""
+
+    def pendulum(t, p, d):
+        return {"x": p["v"], "v": -d["g"] * jnp.sin(p["x"])}
+
+    start = {"x": np.array([0.4, 2.9]), "v": np.array([0.0, 0.3])}
+    times = np.linspace(0, 8, 9)
+    ours = integrate(Field(pendulum), {"g": 1.3}, start, until=8.0, save=times, rtol=1e-11)
+    theirs = scipy.integrate.solve_ivp(
+        lambda t, y: np.concatenate([y[2:], -1.3 * np.sin(y[:2])]),
+        (0, 8),
+        np.concatenate([start["x"], start["v"]]),
+        method="DOP853",
+        t_eval=times,
+        rtol=1e-12,
+        atol=1e-13,
+    )
+    found = np.concatenate([ours["x"].values, ours["v"].values], axis=1)
+    np.testing.assert_allclose(found, theirs.y.T, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("solver", "tolerances", "slope"),
+    [("tsit5", (1e-5, 1e-9), 1.0), ("bosh3", (1e-3, 1e-6), 1.0)],
+)
+def test_error_follows_the_tolerance(solver, tolerances, slope):
+    """Step size control keeps the local error per step at rtol; for an order-p method (local error
+    h^(p+1)) the global error then goes like rtol^(p/(p+1)), so between .75 (p = 3) and 1, with the
+    controller's jumps in step count on top: ± .3."""
+    matrix, start = oscillator()
+    exact = scipy.linalg.expm(matrix * 3.0) @ start
+    rtols = np.geomspace(*tolerances, 5)
+    errors = []
+    for rtol in rtols:
+        run = integrate(LINEAR, {"A": matrix}, {"y": start}, until=3.0, save=[3.0], rtol=rtol, solver=solver)
+        errors.append(np.abs(run.final["y"] - exact).max())
+    found = np.polyfit(np.log(rtols), np.log(errors), 1)[0]
+    assert abs(found - slope) < 0.3, (found, errors)
+    assert errors[-1] < 100 * rtols[-1]
+
+
+def test_implicit_solver_on_a_stiff_flow():
+    rates = np.array([1.0, 1e4])
+    field = Field(lambda t, p, d: {"y": -d["rates"] * p["y"]})
+    run = integrate(
+        field, {"rates": rates}, {"y": np.ones(2)}, until=2.0, save=[2.0], rtol=1e-6,
+        solver="kvaerno5",
+    )  # fmt: skip
+    np.testing.assert_allclose(run.final["y"][0], np.exp(-2.0), rtol=1e-5)
+    assert run.attributes["steps_accepted"] < 500  # explicit stability alone would ask for > 5,000
+
+
+def test_logistic_with_loss_norms_and_observables():
+    start = np.array([1e-3, 0.2])
+    run = integrate(
+        LOGISTIC, {}, {"y": start}, until=12.0, rtol=1e-10,
+        observables={"first": first, "outer": outer}, observable_axes={"outer": ("row", "column")},
+    )  # fmt: skip
+    exact = logistic(run.times[:, None], start)
+    np.testing.assert_allclose(run["y"].values, exact, rtol=1e-8)
+    np.testing.assert_allclose(run["loss"], ((1 - exact) ** 2).sum(1), rtol=1e-6, atol=1e-14)
+    np.testing.assert_allclose(run["norm_y"], np.sqrt((exact**2).sum(1)), rtol=1e-8)
+    np.testing.assert_allclose(run["first"], exact[:, 0], rtol=1e-8)
+    np.testing.assert_allclose(run["outer"], exact[:, :, None] * exact[:, None], rtol=2e-8)
+    assert run["outer"].dims == ("time", "row", "column")
+    assert len(run.times) == 101 and run.times[-1] == 12.0
+
+
+def first(parameters, data):
+    return parameters["y"][0]
+
+
+def outer(parameters, data):
+    return parameters["y"][:, None] * parameters["y"]
+
+
+@pytest.mark.parametrize("y0", [0.5, 3.0])
+def test_blow_up_is_a_status_with_its_time(y0):
+    times = np.linspace(0, 2 / y0, 101)
+    run = integrate(SQUARE, {}, {"y": np.array([y0])}, until=times[-1], save=times)
+    assert run.status == "blow-up"
+    # at a norm of 1e6 · max(1, y0) what is left of the time is 1 / norm
+    assert run.attributes["stop_time"] == pytest.approx(1 / y0, rel=5e-6)
+    assert "norm passed" in run.attributes["message"]
+    before = times[times < 1 / y0 - 1e-9]
+    np.testing.assert_array_equal(run.times, before)
+    assert run.attributes["last_good_time"] == before[-1]
+    assert run.attributes["requested_times"] == times.tolist()
+    np.testing.assert_allclose(run["y"].values[:, 0], y0 / (1 - y0 * before), rtol=1e-6)
+
+
+def test_slow_blow_up_is_seen_by_collapsing_steps():
+    """y' = y^21 has y ~ (t* − t)^(−1/20): its norm never passes 1e6 in floating point."""
+    field = Field(lambda t, p, d: {"y": p["y"] ** 21})
+    run = integrate(field, {}, {"y": np.ones(1)}, until=1.0)
+    assert run.status == "blow-up"
+    assert run.attributes["stop_time"] == pytest.approx(1 / 20, rel=1e-6)
+    assert np.isfinite(run["y"].values).all() and run.times[-1] == pytest.approx(0.05, abs=0.0101)
+
+
+def test_ends_of_a_blown_up_flow_are_the_start_and_the_stop():
+    run = integrate(SQUARE, {}, {"y": np.ones(1)}, until=2.0, save_parameters="ends")
+    np.testing.assert_allclose(run.parameter_times, [0.0, 1.0], rtol=5e-6)
+    # the norm that stops the flow, up to the growth within its last step
+    assert 1e6 < run.final["y"][0] < 1.2e6
+
+
+def test_wall_in_the_right_hand_side_is_a_collapse_not_a_blow_up():
+    field = Field(lambda t, p, d: {"y": -1 / jnp.sqrt(p["y"])})
+    run = integrate(field, {}, {"y": np.ones(1)}, until=5.0)
+    assert run.status == "step-collapse"
+    assert run.attributes["stop_time"] == pytest.approx(2 / 3, rel=1e-4)
+    assert "not finite" in run.attributes["message"]
+
+
+def test_non_finite_start_derivative():
+    field = Field(lambda t, p, d: {"y": jnp.log(p["y"])})
+    run = integrate(field, {}, {"y": -np.ones(1)}, until=5.0)
+    assert run.status == "non-finite" and run.times.tolist() == [0.0]
+    assert run.attributes["steps_accepted"] + run.attributes["steps_rejected"] == 0
+    np.testing.assert_array_equal(run.final["y"], [-1.0])
+
+
+def test_too_few_steps_keep_what_was_computed():
+    matrix, start = oscillator()
+    run = integrate(LINEAR, {"A": matrix}, {"y": start}, until=50.0, max_steps=40)
+    assert run.status == "max-steps"
+    assert run.attributes["steps_accepted"] + run.attributes["steps_rejected"] == 40
+    assert 0 < run.attributes["last_good_time"] <= run.attributes["stop_time"] < 50
+    assert len(run.times) < len(run.attributes["requested_times"]) == 101
+    exact = scipy.linalg.expm(matrix * run.times[-1]) @ start
+    np.testing.assert_allclose(run.final["y"], exact, rtol=1e-6, atol=1e-6)
+    assert "raise max_steps" in run.attributes["message"]
+
+
+@pytest.mark.parametrize(
+    ("until", "save"),
+    [
+        (2.0, [0.0, 0.7, 2.0]),
+        (2.0, [2.0]),
+        (2.0, [0.7]),
+        (2.0, [0.0]),
+        (0.0, None),
+        (0.1 * 3, [0.0, 0.3, 0.1 * 3]),
+        (0.3, [0.0, 0.1, 0.1 * 3]),
+        (2.0, [1e-12, 2e-12, 2.0]),
+        (2.0, Schedule.log(2.0, count=3)),
+    ],
+)
+def test_edge_cases_of_save_times(until, save):
+    run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=until, save=save)
+    expected = [0.0] if save is None else [min(t, until) for t in save]
+    assert run.status == "completed"
+    assert run.times.tolist() == expected
+    np.testing.assert_allclose(run["y"].values[:, 0], logistic(run.times, 0.1), rtol=1e-7)
+
+
+def test_start_is_kept_bit_for_bit():
+    start = {"a": np.random.default_rng(0).normal(size=50) * 1e-5, "b": np.zeros(3)}
+    field = Field(lambda t, p, d: {"a": -p["a"], "b": p["b"] + 1.0})
+    run = integrate(field, {}, start, until=1.0, save=[0.0, 1.0])
+    np.testing.assert_array_equal(run.parameters(0)["a"], start["a"])
+    np.testing.assert_allclose(run.final["b"], np.e - 1, rtol=1e-7)
+
+
+def test_fixed_point_stays():
+    field = Field(lambda t, p, d: {"y": jnp.zeros_like(p["y"])})
+    run = integrate(field, {}, {"y": np.array([0.3])}, until=1e4)
+    assert run.status == "completed"
+    np.testing.assert_array_equal(run["y"].values, 0.3)
+
+
+def test_restart_continues_the_same_flow():
+    matrix, start = oscillator()
+    data = {"A": matrix}
+    middle = integrate(LINEAR, data, {"y": start}, until=4.0, save=[2.5], rtol=1e-10)
+    whole = integrate(LINEAR, data, {"y": start}, until=4.0, save=[4.0], rtol=1e-10)
+    half = integrate(LINEAR, data, {"y": start}, until=2.5, save=[2.5], rtol=1e-10)
+    rest = integrate(LINEAR, data, half.final, until=1.5, save=[1.5], rtol=1e-10)
+    np.testing.assert_allclose(half.final["y"], middle.final["y"], rtol=0, atol=1e-8)
+    np.testing.assert_allclose(rest.final["y"], whole.final["y"], rtol=0, atol=1e-8)
+
+
+def test_tolerance_follows_the_initial_scale_of_each_parameter():
+    """A tiny block next to a large one keeps its own relative accuracy: y grows from 1e-9 by e^10."""
+    field = Field(lambda t, p, d: {"big": -p["big"], "tiny": p["tiny"]})
+    start = {"big": np.ones(1000), "tiny": np.array([1e-9])}
+    run = integrate(field, {}, start, until=10.0, save=[0.0, 10.0], rtol=1e-8)
+    np.testing.assert_allclose(run.final["tiny"], 1e-9 * np.exp(10), rtol=1e-6)
+    atol = run.attributes["atol"]
+    assert 0.7 <= atol["big"] / 1e-8 <= 1.42 and 0.7 <= atol["tiny"] / 1e-17 <= 1.42
+    coarse = integrate(field, {}, start, until=10.0, save=[0.0, 10.0], rtol=1e-8, atol=1e-3)
+    assert coarse.attributes["steps_accepted"] < run.attributes["steps_accepted"]
+
+
+def test_second_call_compiles_nothing():
+    field = Field(LINEAR.function, loss=lambda p, d: jnp.sum(p["y"] ** 2))
+    matrix, start = oscillator()
+    observables = {"first": first}
+    one = integrate(field, {"A": matrix}, {"y": start}, until=1, observables=observables)
+    traces = field.traces
+    assert traces > 0 and one.attributes["seconds_compile"] > 0
+    two = integrate(
+        field, {"A": 2 * matrix}, {"y": start[::-1]}, until=3.0, rtol=1e-5, atol=1e-9, blow_up=1e4,
+        save=Schedule.log(3.0), observables=observables,
+    )  # fmt: skip
+    assert field.traces == traces
+    assert two.attributes["seconds_compile"] == 0.0
+    exact = scipy.linalg.expm(6 * matrix) @ start[::-1]
+    np.testing.assert_allclose(two.final["y"], exact, rtol=0, atol=1e-3)
+    integrate(field, {"A": matrix[:3, :3]}, {"y": start[:3]}, until=1, observables=observables)
+    assert field.traces > traces
+
+
+def test_two_runs_are_identical():
+    matrix, start = oscillator()
+    runs = [integrate(LINEAR, {"A": matrix}, {"y": start}, until=3.0) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0]["y"], runs[1]["y"])
+
+
+def test_float64_is_local_to_the_call():
+    before = jnp.ones(1).dtype
+    run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=1.0)
+    assert run["y"].dtype == np.float64
+    assert jnp.ones(1).dtype == before and jax.config.jax_enable_x64 is False
+
+
+def test_float32_warns_and_obeys():
+    with pytest.warns(UserWarning, match="integrating in float32") as caught:
+        run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=1.0, rtol=1e-4, dtype="float32")
+    assert caught[0].filename == __file__
+    assert run["y"].dtype == np.float32
+    np.testing.assert_allclose(run.final["y"], logistic(1.0, 0.1), rtol=1e-4)
+    with pytest.warns(UserWarning, match="'y' is float32 and has been rounded") as caught:
+        integrate(LOGISTIC, {}, {"y": np.array([0.1], np.float32)}, until=1.0)
+    assert caught[0].filename == __file__
+
+
+def test_chosen_parameters_only():
+    field = Field(lambda t, p, d: {"a": p["a"], "b": p["b"]})
+    start = {"a": np.ones(2), "b": np.ones(3)}
+    some = integrate(field, {}, start, until=1.0, save=[0.0, 0.5, 1.0], save_parameters=["a"])
+    assert some.parameter_names == ("a",) and some["norm_b"].shape == (3,)
+    ends = integrate(field, {}, start, until=1.0, save=[0.0, 0.5, 1.0], save_parameters="ends")
+    assert ends.parameter_times.tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(ends.final["b"], np.e, rtol=1e-7)
+    schedule = Schedule.linear(1.0, count=7)
+    assert saved_bytes(start, schedule) == 8 * 7 * 5
+    assert saved_bytes(start, schedule, "ends") == 8 * 2 * 5
+    assert saved_bytes(start, schedule, ["a"]) == 8 * 7 * 2
+
+
+def test_undefined_observable_does_not_cut_the_trajectory():
+    run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=1.0, observables={"undefined": undefined})
+    assert run.status == "completed" and len(run.times) == 101
+    assert np.isnan(run["undefined"]).all()
+
+
+def undefined(parameters, data):
+    return jnp.sum(parameters["y"]) * jnp.nan
+
+
+def test_time_of_half_loss_and_of_one_nat():
+    # y = y0 e^-t, loss y²: halves at ln 2 / 2
+    field = Field(lambda t, p, d: {"y": -p["y"]}, loss=lambda p, d: jnp.sum(p["y"] ** 2))
+    half = time_of_loss(field, {}, {"y": np.array([3.0])}, max_time=10.0, fraction=0.5)
+    assert half == pytest.approx(math.log(2) / 2, rel=1e-8)
+    nat = time_of_loss(field, {}, {"y": np.array([3.0])}, max_time=10.0, drop=1.0)
+    assert nat == pytest.approx(math.log(9 / 8) / 2, rel=1e-7)
+    with pytest.raises(NumericalFailure, match=r"started at 9 and was .* at t = 0.1, so it did not"):
+        time_of_loss(field, {}, {"y": np.array([3.0])}, max_time=0.1, fraction=0.5)
+
+
+def test_progress_is_for_terminals_only(monkeypatch, capfd):
+    run = dict(until=1.0, progress=True)
+    integrate(LOGISTIC, {}, {"y": np.array([0.1])}, **run)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    integrate(LOGISTIC, {}, {"y": np.array([0.1])}, **run)
+    jax.effects_barrier()
+    out, err = capfd.readouterr()
+    shares = [int(share) for share in re.findall(r"integrating +(\d+) %", err)]
+    assert out == "" and shares[-1] == 100 and len(shares) > 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"until": -1.0}, "until must be a time"),
+        ({"until": math.inf}, "until must be a time"),
+        ({"save": [0.0, 3.0]}, "last save time 3 lies beyond the end of the flow 1"),
+        ({"save": [0.5, 0.5]}, "strictly increasing"),
+        ({"solver": "tsit"}, "did you mean 'tsit5'"),
+        ({"rtol": 0.0}, "rtol"),
+        ({"atol": -1.0}, "atol"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"blow_up": 0.5}, "blow_up"),
+        ({"dtype": "float46"}, "did you mean 'float64'"),
+        ({"observables": {"loss": first}}, "'loss'"),
+        ({"observables": {"norm_y": first}}, "'norm_y'"),
+        ({"save_parameters": "end"}, "'all', 'ends' or a list"),
+        ({"save_parameters": ["z"]}, "no parameter 'z' to save"),
+        ({"initial": {}}, "at least one parameter"),
+        ({"initial": {"y": np.array([np.nan])}}, "'y' has values that are not finite"),
+        ({"initial": {"y": np.array([1j])}}, "must be real"),
+        ({"initial": {"y": np.ones(1), "z": np.ones(1)}}, "derivatives of y, but .* are y, z"),
+        ({"field": Field(lambda t, p, d: {"y": jnp.ones(3)})}, r"of 'y' of shape \(3,\)"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(change, words):
+    call = {"field": LOGISTIC, "initial": {"y": np.array([0.1])}, "until": 1.0} | change
+    with pytest.raises(UserError, match=words):
+        integrate(call.pop("field"), {}, call.pop("initial"), **call)
