@@ -35,8 +35,17 @@ class Field:
 
 
 LINEAR = Field(lambda t, p, d: {"y": d["A"] @ p["y"]}, axes={"y": ("state",)})
-LOGISTIC = Field(lambda t, p, d: {"y": p["y"] * (1 - p["y"])}, loss=lambda p, d: jnp.sum((1 - p["y"]) ** 2))
-SQUARE = Field(lambda t, p, d: {"y": p["y"] ** 2})
+# One field for most tests, since each new one is compiled: y' = rate · y^power · (1 − gate · y).
+POWER = Field(
+    lambda t, p, d: {"y": d["rate"] * p["y"] ** d["power"] * (1 - d["gate"] * p["y"])},
+    loss=lambda p, d: jnp.sum((1 - p["y"]) ** 2),
+)
+TWO = Field(lambda t, p, d: {"a": d["a"] * p["a"], "b": d["b"] * p["b"] + d["c"]})
+
+
+def power_flow(y0, *, rate=1.0, power=1.0, gate=0.0, **options):
+    data = {"rate": rate, "power": power, "gate": gate}
+    return integrate(POWER, data, {"y": np.atleast_1d(y0)}, **options)
 
 
 def oscillator(n=6):
@@ -114,34 +123,41 @@ def test_implicit_solver_on_a_stiff_flow():
     assert run.attributes["steps_accepted"] < 500  # explicit stability alone would ask for > 5,000
 
 
+def outer(parameters, data):
+    return parameters["y"][:, None] * parameters["y"]
+
+
+def undefined(parameters, data):
+    return jnp.sum(parameters["y"]) * jnp.nan
+
+
+OBSERVABLES = {"outer": outer, "undefined": undefined}
+
+
 def test_logistic_with_loss_norms_and_observables():
-    start = np.array([1e-3, 0.2])
-    run = integrate(
-        LOGISTIC, {}, {"y": start}, until=12.0, rtol=1e-10,
-        observables={"first": first, "outer": outer}, observable_axes={"outer": ("row", "column")},
-    )  # fmt: skip
-    exact = logistic(run.times[:, None], start)
+    run = power_flow(
+        1e-3,
+        gate=1.0,
+        until=12.0,
+        rtol=1e-10,
+        observables=OBSERVABLES,
+        observable_axes={"outer": ("row", "column")},
+    )
+    exact = logistic(run.times[:, None], 1e-3)
     np.testing.assert_allclose(run["y"].values, exact, rtol=1e-8)
     np.testing.assert_allclose(run["loss"], ((1 - exact) ** 2).sum(1), rtol=1e-6, atol=1e-14)
     np.testing.assert_allclose(run["norm_y"], np.sqrt((exact**2).sum(1)), rtol=1e-8)
-    np.testing.assert_allclose(run["first"], exact[:, 0], rtol=1e-8)
     np.testing.assert_allclose(run["outer"], exact[:, :, None] * exact[:, None], rtol=2e-8)
     assert run["outer"].dims == ("time", "row", "column")
-    assert len(run.times) == 101 and run.times[-1] == 12.0
-
-
-def first(parameters, data):
-    return parameters["y"][0]
-
-
-def outer(parameters, data):
-    return parameters["y"][:, None] * parameters["y"]
+    # an observable that is undefined does not cut the trajectory
+    assert run.status == "completed" and len(run.times) == 101 and run.times[-1] == 12.0
+    assert np.isnan(run["undefined"]).all()
 
 
 @pytest.mark.parametrize("y0", [0.5, 3.0])
 def test_blow_up_is_a_status_with_its_time(y0):
     times = np.linspace(0, 2 / y0, 101)
-    run = integrate(SQUARE, {}, {"y": np.array([y0])}, until=times[-1], save=times)
+    run = power_flow(y0, power=2.0, until=times[-1], save=times)
     assert run.status == "blow-up"
     # at a norm of 1e6 · max(1, y0) what is left of the time is 1 / norm
     assert run.attributes["stop_time"] == pytest.approx(1 / y0, rel=5e-6)
@@ -155,45 +171,40 @@ def test_blow_up_is_a_status_with_its_time(y0):
 
 def test_slow_blow_up_is_seen_by_collapsing_steps():
     """y' = y^21 has y ~ (t* − t)^(−1/20): its norm never passes 1e6 in floating point."""
-    field = Field(lambda t, p, d: {"y": p["y"] ** 21})
-    run = integrate(field, {}, {"y": np.ones(1)}, until=1.0)
+    run = power_flow(1.0, power=21.0, until=1.0)
     assert run.status == "blow-up"
     assert run.attributes["stop_time"] == pytest.approx(1 / 20, rel=1e-6)
     assert np.isfinite(run["y"].values).all() and run.times[-1] == pytest.approx(0.05, abs=0.0101)
 
 
 def test_ends_of_a_blown_up_flow_are_the_start_and_the_stop():
-    run = integrate(SQUARE, {}, {"y": np.ones(1)}, until=2.0, save_parameters="ends")
+    run = power_flow(1.0, power=2.0, until=2.0, save_parameters="ends")
     np.testing.assert_allclose(run.parameter_times, [0.0, 1.0], rtol=5e-6)
     # the norm that stops the flow, up to the growth within its last step
     assert 1e6 < run.final["y"][0] < 1.2e6
 
 
 def test_wall_in_the_right_hand_side_is_a_collapse_not_a_blow_up():
-    field = Field(lambda t, p, d: {"y": -1 / jnp.sqrt(p["y"])})
-    run = integrate(field, {}, {"y": np.ones(1)}, until=5.0)
+    run = power_flow(1.0, rate=-1.0, power=-0.5, until=5.0)
     assert run.status == "step-collapse"
     assert run.attributes["stop_time"] == pytest.approx(2 / 3, rel=1e-4)
     assert "not finite" in run.attributes["message"]
 
 
 def test_non_finite_start_derivative():
-    field = Field(lambda t, p, d: {"y": jnp.log(p["y"])})
-    run = integrate(field, {}, {"y": -np.ones(1)}, until=5.0)
+    run = power_flow(-1.0, power=0.5, until=5.0)
     assert run.status == "non-finite" and run.times.tolist() == [0.0]
     assert run.attributes["steps_accepted"] + run.attributes["steps_rejected"] == 0
     np.testing.assert_array_equal(run.final["y"], [-1.0])
 
 
 def test_too_few_steps_keep_what_was_computed():
-    matrix, start = oscillator()
-    run = integrate(LINEAR, {"A": matrix}, {"y": start}, until=50.0, max_steps=40)
+    run = power_flow(1.0, rate=-1.0, until=50.0, max_steps=40)
     assert run.status == "max-steps"
     assert run.attributes["steps_accepted"] + run.attributes["steps_rejected"] == 40
     assert 0 < run.attributes["last_good_time"] <= run.attributes["stop_time"] < 50
     assert len(run.times) < len(run.attributes["requested_times"]) == 101
-    exact = scipy.linalg.expm(matrix * run.times[-1]) @ start
-    np.testing.assert_allclose(run.final["y"], exact, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(run.final["y"], np.exp(-run.times[-1]), rtol=1e-5)
     assert "raise max_steps" in run.attributes["message"]
 
 
@@ -212,7 +223,7 @@ def test_too_few_steps_keep_what_was_computed():
     ],
 )
 def test_edge_cases_of_save_times(until, save):
-    run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=until, save=save)
+    run = power_flow(0.1, gate=1.0, until=until, save=save)
     expected = [0.0] if save is None else [min(t, until) for t in save]
     assert run.status == "completed"
     assert run.times.tolist() == expected
@@ -221,15 +232,13 @@ def test_edge_cases_of_save_times(until, save):
 
 def test_start_is_kept_bit_for_bit():
     start = {"a": np.random.default_rng(0).normal(size=50) * 1e-5, "b": np.zeros(3)}
-    field = Field(lambda t, p, d: {"a": -p["a"], "b": p["b"] + 1.0})
-    run = integrate(field, {}, start, until=1.0, save=[0.0, 1.0])
+    run = integrate(TWO, {"a": -1.0, "b": 1.0, "c": 1.0}, start, until=1.0, save=[0.0, 1.0])
     np.testing.assert_array_equal(run.parameters(0)["a"], start["a"])
     np.testing.assert_allclose(run.final["b"], np.e - 1, rtol=1e-7)
 
 
 def test_fixed_point_stays():
-    field = Field(lambda t, p, d: {"y": jnp.zeros_like(p["y"])})
-    run = integrate(field, {}, {"y": np.array([0.3])}, until=1e4)
+    run = power_flow(0.3, rate=0.0, until=1e4)
     assert run.status == "completed"
     np.testing.assert_array_equal(run["y"].values, 0.3)
 
@@ -246,101 +255,95 @@ def test_restart_continues_the_same_flow():
 
 
 def test_tolerance_follows_the_initial_scale_of_each_parameter():
-    """A tiny block next to a large one keeps its own relative accuracy: y grows from 1e-9 by e^10."""
-    field = Field(lambda t, p, d: {"big": -p["big"], "tiny": p["tiny"]})
-    start = {"big": np.ones(1000), "tiny": np.array([1e-9])}
-    run = integrate(field, {}, start, until=10.0, save=[0.0, 10.0], rtol=1e-8)
-    np.testing.assert_allclose(run.final["tiny"], 1e-9 * np.exp(10), rtol=1e-6)
+    """A tiny block next to a large one keeps its own relative accuracy: b grows from 1e-9 by e^10."""
+    data, start = {"a": -1.0, "b": 1.0, "c": 0.0}, {"a": np.ones(50), "b": np.full(3, 1e-9)}
+    run = integrate(TWO, data, start, until=10.0, save=[0.0, 10.0], rtol=1e-8)
+    np.testing.assert_allclose(run.final["b"], 1e-9 * np.exp(10), rtol=1e-6)
     atol = run.attributes["atol"]
-    assert 0.7 <= atol["big"] / 1e-8 <= 1.42 and 0.7 <= atol["tiny"] / 1e-17 <= 1.42
-    coarse = integrate(field, {}, start, until=10.0, save=[0.0, 10.0], rtol=1e-8, atol=1e-3)
+    assert 0.7 <= atol["a"] / 1e-8 <= 1.42 and 0.7 <= atol["b"] / 1e-17 <= 1.42
+    coarse = integrate(TWO, data, start, until=10.0, save=[0.0, 10.0], rtol=1e-8, atol=1e-3)
     assert coarse.attributes["steps_accepted"] < run.attributes["steps_accepted"]
 
 
 def test_second_call_compiles_nothing():
-    field = Field(LINEAR.function, loss=lambda p, d: jnp.sum(p["y"] ** 2))
-    matrix, start = oscillator()
-    observables = {"first": first}
-    one = integrate(field, {"A": matrix}, {"y": start}, until=1, observables=observables)
-    traces = field.traces
-    assert traces > 0 and one.attributes["seconds_compile"] > 0
-    two = integrate(
-        field, {"A": 2 * matrix}, {"y": start[::-1]}, until=3.0, rtol=1e-5, atol=1e-9, blow_up=1e4,
-        save=Schedule.log(3.0), observables=observables,
-    )  # fmt: skip
-    assert field.traces == traces
-    assert two.attributes["seconds_compile"] == 0.0
-    exact = scipy.linalg.expm(6 * matrix) @ start[::-1]
-    np.testing.assert_allclose(two.final["y"], exact, rtol=0, atol=1e-3)
-    integrate(field, {"A": matrix[:3, :3]}, {"y": start[:3]}, until=1, observables=observables)
-    assert field.traces > traces
+    power_flow(0.1, until=1, observables=OBSERVABLES)
+    traces = POWER.traces
+    assert traces > 0
+    again = power_flow(
+        np.array([3.0]),
+        rate=-2.0,
+        until=3.0,
+        rtol=1e-5,
+        atol=1e-9,
+        blow_up=1e4,
+        save=Schedule.log(3.0),
+        observables=dict(OBSERVABLES),
+    )
+    assert POWER.traces == traces
+    assert again.attributes["seconds_compile"] == 0.0
+    np.testing.assert_allclose(again.final["y"], 3 * np.exp(-6), rtol=1e-3)
+    longer = power_flow([0.1, 0.2], until=1, observables=OBSERVABLES)
+    assert POWER.traces > traces and longer.attributes["seconds_compile"] > 0
 
 
 def test_two_runs_are_identical():
-    matrix, start = oscillator()
-    runs = [integrate(LINEAR, {"A": matrix}, {"y": start}, until=3.0) for _ in range(2)]
+    runs = [power_flow(0.1, gate=1.0, until=3.0) for _ in range(2)]
     np.testing.assert_array_equal(runs[0]["y"], runs[1]["y"])
 
 
 def test_float64_is_local_to_the_call():
     before = jnp.ones(1).dtype
-    run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=1.0)
+    run = power_flow(0.1, until=1.0)
     assert run["y"].dtype == np.float64
     assert jnp.ones(1).dtype == before and jax.config.jax_enable_x64 is False
 
 
+DATA = {"rate": 1.0, "power": 1.0, "gate": 1.0}
+
+
 def test_float32_warns_and_obeys():
     with pytest.warns(UserWarning, match="integrating in float32") as caught:
-        run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=1.0, rtol=1e-4, dtype="float32")
+        run = integrate(POWER, DATA, {"y": np.array([0.1])}, until=1.0, rtol=1e-4, dtype="float32")
     assert caught[0].filename == __file__
     assert run["y"].dtype == np.float32
     np.testing.assert_allclose(run.final["y"], logistic(1.0, 0.1), rtol=1e-4)
     with pytest.warns(UserWarning, match="'y' is float32 and has been rounded") as caught:
-        integrate(LOGISTIC, {}, {"y": np.array([0.1], np.float32)}, until=1.0)
+        integrate(POWER, DATA, {"y": np.array([0.1], np.float32)}, until=1.0)
     assert caught[0].filename == __file__
 
 
 def test_chosen_parameters_only():
-    field = Field(lambda t, p, d: {"a": p["a"], "b": p["b"]})
-    start = {"a": np.ones(2), "b": np.ones(3)}
-    some = integrate(field, {}, start, until=1.0, save=[0.0, 0.5, 1.0], save_parameters=["a"])
-    assert some.parameter_names == ("a",) and some["norm_b"].shape == (3,)
-    ends = integrate(field, {}, start, until=1.0, save=[0.0, 0.5, 1.0], save_parameters="ends")
-    assert ends.parameter_times.tolist() == [0.0, 1.0]
-    np.testing.assert_allclose(ends.final["b"], np.e, rtol=1e-7)
+    start = {"a": np.ones(50), "b": np.ones(3)}
+    data = {"a": 1.0, "b": 1.0, "c": 0.0}
+    some = integrate(TWO, data, start, until=1.0, save=[0.0, 1.0], save_parameters=["a"])
+    assert some.parameter_names == ("a",) and some["norm_b"].shape == (2,)
+    ends = power_flow(1.0, until=1.0, save_parameters="ends")
+    assert ends.parameter_times.tolist() == [0.0, 1.0] and len(ends["loss"]) == 101
+    np.testing.assert_allclose(ends["y"][:, 0], [1.0, np.e], rtol=1e-7)
     schedule = Schedule.linear(1.0, count=7)
-    assert saved_bytes(start, schedule) == 8 * 7 * 5
-    assert saved_bytes(start, schedule, "ends") == 8 * 2 * 5
-    assert saved_bytes(start, schedule, ["a"]) == 8 * 7 * 2
-
-
-def test_undefined_observable_does_not_cut_the_trajectory():
-    run = integrate(LOGISTIC, {}, {"y": np.array([0.1])}, until=1.0, observables={"undefined": undefined})
-    assert run.status == "completed" and len(run.times) == 101
-    assert np.isnan(run["undefined"]).all()
-
-
-def undefined(parameters, data):
-    return jnp.sum(parameters["y"]) * jnp.nan
+    assert saved_bytes(start, schedule) == 8 * 7 * 53
+    assert saved_bytes(start, schedule, "ends") == 8 * 2 * 53
+    assert saved_bytes(start, schedule, ["a"]) == 8 * 7 * 50
 
 
 def test_time_of_half_loss_and_of_one_nat():
-    # y = y0 e^-t, loss y²: halves at ln 2 / 2
-    field = Field(lambda t, p, d: {"y": -p["y"]}, loss=lambda p, d: jnp.sum(p["y"] ** 2))
-    half = time_of_loss(field, {}, {"y": np.array([3.0])}, max_time=10.0, fraction=0.5)
+    # 1 − y = e^-t from y = 0 needs y' = 1 − y: power 0, gate 1; the loss e^-2t halves at ln 2 / 2
+    data, start = DATA | {"power": 0.0}, {"y": np.array([0.0, 0.0])}
+    half = time_of_loss(POWER, data, start, max_time=10.0, fraction=0.5)
     assert half == pytest.approx(math.log(2) / 2, rel=1e-8)
-    nat = time_of_loss(field, {}, {"y": np.array([3.0])}, max_time=10.0, drop=1.0)
-    assert nat == pytest.approx(math.log(9 / 8) / 2, rel=1e-7)
-    with pytest.raises(NumericalFailure, match=r"started at 9 and was .* at t = 0.1, so it did not"):
-        time_of_loss(field, {}, {"y": np.array([3.0])}, max_time=0.1, fraction=0.5)
+    nat = time_of_loss(POWER, data, start, max_time=10.0, drop=1.5)
+    assert nat == pytest.approx(math.log(2 / 0.5) / 2, rel=1e-7)
+    with pytest.raises(NumericalFailure, match=r"started at 2 and was .* at t = 0.1, so it did not"):
+        time_of_loss(POWER, data, start, max_time=0.1, fraction=0.5)
+    with pytest.raises(UserError, match="has no loss"):
+        time_of_loss(TWO, {}, start, max_time=0.1, fraction=0.5)
 
 
 def test_progress_is_for_terminals_only(monkeypatch, capfd):
-    run = dict(until=1.0, progress=True)
-    integrate(LOGISTIC, {}, {"y": np.array([0.1])}, **run)
+    power_flow(0.1, gate=1.0, until=1.0, progress=True)
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    integrate(LOGISTIC, {}, {"y": np.array([0.1])}, **run)
+    power_flow(0.1, gate=1.0, until=1.0, progress=True)
     jax.effects_barrier()
     out, err = capfd.readouterr()
     shares = [int(share) for share in re.findall(r"integrating +(\d+) %", err)]
@@ -360,8 +363,8 @@ def test_progress_is_for_terminals_only(monkeypatch, capfd):
         ({"max_steps": 0}, "max_steps"),
         ({"blow_up": 0.5}, "blow_up"),
         ({"dtype": "float46"}, "did you mean 'float64'"),
-        ({"observables": {"loss": first}}, "'loss'"),
-        ({"observables": {"norm_y": first}}, "'norm_y'"),
+        ({"observables": {"loss": outer}}, "'loss'"),
+        ({"observables": {"norm_y": outer}}, "'norm_y'"),
         ({"save_parameters": "end"}, "'all', 'ends' or a list"),
         ({"save_parameters": ["z"]}, "no parameter 'z' to save"),
         ({"initial": {}}, "at least one parameter"),
@@ -372,6 +375,6 @@ def test_progress_is_for_terminals_only(monkeypatch, capfd):
     ],
 )  # fmt: skip
 def test_mistakes_are_named(change, words):
-    call = {"field": LOGISTIC, "initial": {"y": np.array([0.1])}, "until": 1.0} | change
+    call = {"field": POWER, "initial": {"y": np.array([0.1])}, "until": 1.0} | change
     with pytest.raises(UserError, match=words):
-        integrate(call.pop("field"), {}, call.pop("initial"), **call)
+        integrate(call.pop("field"), DATA, call.pop("initial"), **call)
