@@ -510,6 +510,7 @@ def test_every_window_is_a_piece_of_the_text(tmp_path_factory, length, stride, n
     task = data.text(str(path), vocabulary=n, length=length, stride=stride)
     starts = [s for s in range(0, n, stride) if s + length + 1 <= n]
     assert task.n_samples == len(starts)
+    assert task.n_tokens == n and "<unk>" not in task.token_names
     names = np.array(task.token_names)
     for row, s in enumerate(starts):
         assert names[task.tokens[row]].tolist() == stream[s : s + length]

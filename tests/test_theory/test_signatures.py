@@ -311,6 +311,8 @@ def test_tokens_that_never_occur_are_named_not_nan():
     assert found.tokens == ("a", "c") and found.missing == ("b", "d", "e")
     assert np.isfinite(found.array).all()
     assert found.indices.tolist() == [0, 2]
+    # The row of weight 0 leaves no explicit zeros behind: (a, 0, c), (c, 0, a) and (c, 1, c).
+    assert label_signature(task, 1, storage="sparse").matrix.nnz == 3
     with pytest.raises(UserError, match="token 'd' never occurs"):
         found["d"]
     with pytest.raises(UserError, match="no token 'cc', did you mean 'c'"):
