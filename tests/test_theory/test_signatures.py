@@ -304,7 +304,7 @@ def test_prefix_signatures():
 
 def test_tokens_that_never_occur_are_named_not_nan():
     task = Dataset(
-        [[0, 2], [2, 2], [1, 1]], [0, 1, 1], [0.5, 0.5, 0.0],
+        [[0, 2], [2, 2], [1, 0]], [0, 1, 1], [0.5, 0.5, 0.0],
         n_tokens=5, token_names=("a", "b", "c", "d", "e"),
     )  # fmt: skip
     found = label_signature(task, 1)
