@@ -56,7 +56,7 @@ def integrate(
     max_steps: int = 100_000,
     blow_up: float = 1e6,
     dtype: str = "float64",
-    observable_axes: Mapping[str, Sequence[str]] | None = None,
+    axes: Mapping[str, Sequence[str]] | None = None,
     attributes: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> Trajectory:
@@ -87,7 +87,7 @@ def integrate(
       the larger of 1 and the initial norm, or steps of 1e-14 `until` are still too long while the
       norm grows.
     - `dtype`: "float64"; "float32" warns, since small initialisations are soon lost in rounding.
-    - `observable_axes`: observable name → axis names of its value, when it is an array.
+    - `axes`: parameter or observable name → axis names, beside those that the field knows.
     - `attributes`: further entries for the trajectory's attributes.
     - `progress`: a progress line on standard error, when that is a terminal.
 
@@ -170,12 +170,11 @@ def integrate(
         "blow_up": float(blow_up),
         "dtype": dtype,
     }
-    axes = dict(getattr(field, "axes", {})) | dict(observable_axes or {})
     return Trajectory.from_arrays(
         times,
         stored,
         series,
-        axes=axes,
+        axes=dict(getattr(field, "axes", {})) | dict(axes or {}),
         attributes=recorded | dict(attributes or {}),
         parameter_times=parameter_times,
     )

@@ -141,7 +141,7 @@ def test_logistic_with_loss_norms_and_observables():
         until=12.0,
         rtol=1e-10,
         observables=OBSERVABLES,
-        observable_axes={"outer": ("row", "column")},
+        axes={"outer": ("row", "column")},
     )
     exact = logistic(run.times[:, None], 1e-3)
     np.testing.assert_allclose(run["y"].values, exact, rtol=1e-8)

@@ -1,0 +1,530 @@
+"""The TOML experiment file: one description from which flow and training both start.
+
+Every value is checked when the file is loaded, before any work; a mistake is named with its line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from simulate.schedule import Schedule
+from simulate.solvers import solver_description
+from theory.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from simulate.flow import VectorField
+    from theory.data.dataset import Dataset
+    from theory.language import Architecture
+
+FlowKind = Literal["exact", "cut-logits", "kept-prediction", "expanded"]
+FAILURES: tuple[str, ...] = ("blow-up", "max-steps", "step-collapse", "non-finite", "solver-failed")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ArchitectureSection(_Section):
+    """`[architecture]`: a stock name or `file.py:function`, and the function's options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str
+
+
+class DataSection(_Section):
+    """`[data]`: a task of `theory.data` or a file, and the task's options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    task: str
+
+
+class InitialSection(_Section):
+    """`[initial]`: W_ij ~ N(0, d_in^(−2 gamma)), or one standard deviation `scale` for all."""
+
+    gamma: float | None = Field(None, allow_inf_nan=False)
+    scale: Positive | None = None
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> InitialSection:
+        if (self.gamma is None) == (self.scale is None):
+            raise ValueError("needs exactly one of gamma and scale")
+        return self
+
+
+class FlowSection(_Section):
+    """`[flow]`: which equations are integrated, how far and how accurately.
+
+    `kinds`: "exact" (the full gradient), "cut-logits" (logits cut, their loss exact: a gradient flow),
+    "kept-prediction" (∂f cut, prediction of the untruncated logits), "expanded" (everything expanded).
+    `degree`: of the loss, for the three derived kinds. `until`: a time, "half-loss" or "one-nat" (the
+    time at which the exact flow's loss has halved, or fallen by 1, sought up to `max_time`).
+    `expected`: statuses that are a result and not a failure, e.g. ["blow-up"].
+    """
+
+    kinds: Annotated[tuple[FlowKind, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = ("exact",)
+    degree: Count | None = None
+    keep: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+    until: Positive | Literal["half-loss", "one-nat"]
+    max_time: Positive | None = None
+    rtol: Annotated[float, Field(gt=0, lt=1)] = 1e-8
+    atol: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    solver: str = "tsit5"
+    max_steps: Count = 100_000
+    blow_up: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1e6
+    dtype: Literal["float64", "float32"] = "float64"
+    expected: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FlowSection:
+        derived = [kind for kind in self.kinds if kind != "exact"]
+        if derived and self.degree is None:
+            raise ValueError(f"the flow {derived[0]!r} needs a degree (of the loss)")
+        if isinstance(self.until, str) and self.max_time is None:
+            raise ValueError(f"until = {self.until!r} needs a max_time at which to give up")
+        if len(set(self.kinds)) < len(self.kinds):
+            raise ValueError("kinds names one flow twice")
+        solver_description(self.solver)
+        for status in self.expected:
+            if status not in FAILURES:
+                raise UserError(f"no flow ends with status {status!r}; {nearest(status, FAILURES)}")
+        return self
+
+
+class SaveSection(_Section):
+    """`[save]`: `count` times in linear or log spacing up to the end, or explicit `times`."""
+
+    spacing: Literal["linear", "log"] = "linear"
+    count: Annotated[int, Field(ge=3)] = 101
+    times: Annotated[tuple[float, ...], BeforeValidator(_as_list), Field(strict=False)] | None = None
+    parameters: Literal["all", "ends"] | Annotated[tuple[str, ...], Field(strict=False)] = "all"
+
+    @model_validator(mode="after")
+    def _times(self) -> SaveSection:
+        if self.times is not None:
+            if {"spacing", "count"} & self.model_fields_set:
+                raise ValueError("takes times, or spacing and count, not both")
+            Schedule(self.times)
+        return self
+
+
+class SgdSection(_Section):
+    """`[sgd]`: the training that the flow predicts; t = learning rate × step."""
+
+    learning_rate: Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)]
+    batch: Count | Literal["full"] = "full"
+    replacement: bool = True
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (0,)
+    dtype: Literal["float64", "float32"] = "float64"
+
+    @model_validator(mode="after")
+    def _distinct(self) -> SgdSection:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds names one seed twice")
+        return self
+
+
+class ClaimSection(_Section):
+    """`[claims.NAME]`: a measure and the threshold that it must meet, stated before the run."""
+
+    measure: str
+    threshold: Annotated[float, Field(allow_inf_nan=False)]
+    comparison: Literal["<=", ">="]
+    flow: FlowKind | None = None
+    parameter: str | None = None
+    at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    remark: str | None = None
+
+
+class ExperimentFile(_Section):
+    """The sections of an experiment file."""
+
+    title: str = ""
+    architecture: ArchitectureSection
+    sizes: dict[str, Count] = {}
+    data: DataSection
+    initial: InitialSection
+    flow: FlowSection
+    save: SaveSection = SaveSection()
+    sgd: SgdSection | None = None
+    claims: dict[str, ClaimSection] = {}
+
+
+class Experiment:
+    """A loaded and checked experiment. Make one with `load_experiment`.
+
+    The sections are attributes named as in the file: `experiment.flow.until`, `experiment.sgd` (None
+    when the file has no `[sgd]`), `experiment.claims`, …
+    """
+
+    def __init__(self, sections: ExperimentFile, *, folder: Path | None = None, name: str = "experiment"):
+        self.sections = sections
+        self.folder = folder
+        self.name = name
+
+    title = property(lambda self: self.sections.title)
+    initial = property(lambda self: self.sections.initial)
+    data = property(lambda self: self.sections.data)
+    flow = property(lambda self: self.sections.flow)
+    save = property(lambda self: self.sections.save)
+    sgd = property(lambda self: self.sections.sgd)
+    claims = property(lambda self: self.sections.claims)
+
+    @cached_property
+    def _architecture(self) -> Architecture:
+        from theory.architectures import load
+
+        section = self.sections.architecture
+        return load(self._in_folder(section.name), **(section.model_extra or {}))
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        from theory.data import load
+
+        options = dict(self.sections.data.model_extra or {})
+        if isinstance(options.get("path"), str):
+            options["path"] = self._in_folder(options["path"])
+        return load(self._in_folder(self.sections.data.task), **options)
+
+    def _in_folder(self, reference: str) -> str:
+        """Paths are relative to the experiment file."""
+        path, mark, function = reference.partition(":")
+        if self.folder is None or not re.search(r"\.\w+$", path) or Path(path).is_absolute():
+            return reference
+        return f"{self.folder / path}{mark}{function}"
+
+    def architecture(self) -> Architecture:
+        """The architecture; the same object at every call."""
+        return self._architecture
+
+    def dataset(self) -> Dataset:
+        """The dataset; the same object at every call."""
+        return self._dataset
+
+    def sizes(self) -> dict[str, int]:
+        """Axis → size: `[sizes]` and what the dataset fixes (token, label, position)."""
+        return dict(self.sections.sizes) | dict(self.dataset().sizes)
+
+    def initial_parameters(self) -> dict[str, np.ndarray]:
+        """The initial arrays that flow and training share; newly made, always equal."""
+        from theory.initial import initialise
+
+        section = self.sections.initial
+        return initialise(
+            self.architecture(), self.sizes(), gamma=section.gamma, scale=section.scale, seed=section.seed
+        )
+
+    def field(self, kind: str) -> VectorField:
+        """The vector field of one of `flow.kinds`."""
+        from simulate import fields
+
+        flow = self.sections.flow
+        return fields.field(self.architecture(), kind, flow.degree, flow.keep)
+
+    def until(self) -> float:
+        """The end of the flow as a time; for "half-loss" and "one-nat" found on the exact flow.
+
+        **Raises:** `NumericalFailure` when the loss does not fall so far before `max_time`.
+        """
+        flow = self.sections.flow
+        return self._found_end if isinstance(flow.until, str) else float(flow.until)
+
+    @cached_property
+    def _found_end(self) -> float:
+        from simulate.flow import time_of_loss
+
+        flow = self.sections.flow
+        assert flow.max_time is not None
+        goal: dict[str, float] = {"fraction": 0.5} if flow.until == "half-loss" else {"drop": 1.0}
+        return time_of_loss(
+            self.field("exact"),
+            self.dataset(),
+            self.initial_parameters(),
+            max_time=flow.max_time,
+            solver=flow.solver,
+            rtol=flow.rtol,
+            atol=flow.atol,
+            max_steps=flow.max_steps,
+            blow_up=flow.blow_up,
+            dtype=flow.dtype,
+            **goal,
+        )
+
+    def schedule(self) -> Schedule:
+        """The save times that flow and training share."""
+        save = self.sections.save
+        if save.times is not None:
+            return Schedule(save.times)
+        return Schedule.of(save.spacing, self.until(), count=save.count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved sections, defaults filled in, as plain values."""
+        plain = self.sections.model_dump(mode="json", exclude_none=True)
+        if self.sections.save.times is not None:
+            del plain["save"]["spacing"], plain["save"]["count"]
+        return plain
+
+    def to_toml(self) -> str:
+        """The experiment as resolved, a file that `load_experiment` reads back to the same experiment.
+
+        Relative paths of own files are written as absolute ones.
+        """
+        plain = self.to_dict()
+        plain["architecture"]["name"] = self._absolute(plain["architecture"]["name"])
+        plain["data"]["task"] = self._absolute(plain["data"]["task"])
+        if isinstance(plain["data"].get("path"), str):
+            plain["data"]["path"] = self._absolute(plain["data"]["path"])
+        return _toml(plain)
+
+    def _absolute(self, reference: str) -> str:
+        resolved = self._in_folder(reference)
+        if resolved == reference:
+            return reference
+        path, mark, function = resolved.partition(":")
+        return f"{Path(path).resolve()}{mark}{function}"
+
+    def __repr__(self) -> str:
+        flows = ", ".join(self.sections.flow.kinds)
+        return f"Experiment({self.sections.architecture.name} on {self.sections.data.task}; flows {flows})"
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read, override and check an experiment file; architecture and dataset are built on the way.
+
+    **Arguments:** `path`: a TOML file; `overrides`: strings `section.key=value` with a TOML value (a bare
+    word stands for a string), e.g. `sgd.learning_rate=0.05`.
+
+    **Raises:** `UserError`, one sentence with file, line and the nearest right choice.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"there is no experiment file {str(path)!r}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from error
+    places = {keys: f"{path}:{line}" for keys, line in key_lines(text).items()}
+    for override in overrides:
+        keys, value = _parse_override(override)
+        _set(content, keys, value, override)
+        for end in range(1, len(keys) + 1):
+            places.setdefault(keys[:end], f"--set {override}")
+        places[keys] = f"--set {override}"
+    where = _Places(str(path), places)
+    try:
+        sections = ExperimentFile.model_validate(content)
+    except ValidationError as error:
+        _fail(error, where)
+    experiment = Experiment(sections, folder=path.parent, name=path.stem)
+    for section, check in (
+        (("architecture",), experiment.architecture),
+        (("data",), experiment.dataset),
+        (("sizes",), lambda: experiment.architecture().shapes(experiment.sizes())),
+        (("save",), lambda: _check_save(experiment)),
+        (("flow",), lambda: [experiment.field(kind) for kind in experiment.flow.kinds]),
+        (("claims",), lambda: _check_claims(experiment)),
+    ):
+        try:
+            check()
+        except UserError as error:
+            raise UserError(f"{where.of_mention(section[0], str(error))}: [{section[0]}] {error}") from error
+    return experiment
+
+
+def _check_save(experiment: Experiment) -> None:
+    parameters = experiment.architecture().parameters
+    save, until = experiment.save, experiment.flow.until
+    for name in save.parameters if isinstance(save.parameters, tuple) else ():
+        if name not in parameters:
+            raise UserError(f"there is no parameter {name!r} to save; {nearest(name, parameters)}")
+    if save.times is not None and isinstance(until, float) and save.times[-1] > until:
+        raise UserError(f"the last of 'times', {save.times[-1]:g}, lies beyond flow.until = {until:g}")
+
+
+def _check_claims(experiment: Experiment) -> None:
+    parameters, kinds = experiment.architecture().parameters, experiment.flow.kinds
+    for name, claim in experiment.claims.items():
+        if claim.parameter is not None and claim.parameter not in parameters:
+            raise UserError(f"'{name}' names no parameter: {claim.parameter!r}; {nearest(claim.parameter, parameters)}")
+        if claim.flow is not None and claim.flow not in kinds:
+            raise UserError(f"'{name}' names no flow that is integrated: {claim.flow!r}; {nearest(claim.flow, kinds)}")
+
+
+class _Places:
+    """Where a key of the file stands: `file:line`, or the `--set` that gave it."""
+
+    def __init__(self, path: str, places: Mapping[tuple[str, ...], str]):
+        self.path, self.places = path, places
+
+    def of(self, keys: Sequence[str]) -> str:
+        keys = tuple(keys)
+        while keys and keys not in self.places:
+            keys = keys[:-1]
+        return self.places.get(keys, self.path)
+
+    def of_mention(self, section: str, message: str) -> str:
+        """The place of the key of `section` whose name the message quotes, or of the section."""
+        for keys in self.places:
+            if len(keys) == 2 and keys[0] == section and f"'{keys[1]}'" in message:
+                return self.places[keys]
+        return self.of((section,))
+
+
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line of every table header and key of a TOML document, by a scan of its lines."""
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$", line)
+        if header:
+            table = _split_keys(header.group(1))
+            found.setdefault(table, number)
+            continue
+        pair = re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""", line)
+        if pair:
+            keys = (*table, *_split_keys(pair.group(1)))
+            for end in range(len(table) + 1, len(keys) + 1):
+                found.setdefault(keys[:end], number)
+    return found
+
+
+def _split_keys(dotted: str) -> tuple[str, ...]:
+    parts = re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted)
+    return tuple(part.strip("\"'") for part in parts)
+
+
+def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+    dotted, equals, value = override.partition("=")
+    keys = _split_keys(dotted)
+    if not equals or not keys or not value.strip():
+        raise UserError(f"--set takes section.key=value, but was given {override!r}.")
+    try:
+        return keys, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if re.fullmatch(r"\s*[\w./:-]+\s*", value):
+            return keys, value.strip()
+        raise UserError(f"--set {override}: {value!r} is not a TOML value.") from None
+
+
+def _set(content: dict[str, Any], keys: tuple[str, ...], value: Any, override: str) -> None:
+    table = content
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise UserError(f"--set {override}: {key!r} is a value and not a section.")
+    table[keys[-1]] = value
+
+
+def _fail(error: ValidationError, where: _Places) -> NoReturn:
+    """The first mistake as one sentence with its place and the nearest right choice."""
+    problems = error.errors()
+    # A key that is not known explains the missing one next to it, so it comes first.
+    problem = min(problems, key=lambda item: item["type"] != "extra_forbidden")
+    # Positions inside unions and lists carry pydantic's own tags; keep keys of the file only.
+    location = [str(part) for part in problem["loc"]]
+    keys = tuple(location)
+    while len(keys) > 1 and keys not in where.places:
+        keys = keys[:-1]
+    name = ".".join(location[:2] if location[0] != "claims" else location[:3])
+    context, kind = problem.get("ctx", {}), problem["type"]
+    place = where.of(keys)
+    if kind == "extra_forbidden":
+        choices = _known_keys(location[:-1])
+        place = where.of(location)
+        section = ".".join(location[:-1])
+        inside = f"[{section}] has no key" if section else "there is no section or key"
+        raise UserError(f"{place}: {inside} {location[-1]!r}; {nearest(location[-1], choices)}")
+    if kind == "missing":
+        inside = f"[{'.'.join(location[:-1])}] needs" if len(location) > 1 else "the file needs"
+        what = f"the key {location[-1]!r}" if len(location) > 1 else f"a section [{location[-1]}]"
+        raise UserError(f"{where.of(location[:-1])}: {inside} {what}.")
+    if kind == "value_error":
+        raise UserError(f"{place}: [{name}] {context['error']}.".replace("..", "."))
+    value = problem["input"]
+    tagged = [item for item in problems if item["loc"][: len(keys)] == problem["loc"][: len(keys)]]
+    expected = [str(item["ctx"]["expected"]) for item in tagged if item["type"] == "literal_error" and "ctx" in item]
+    words = [item["msg"] for item in tagged if item["type"] != "literal_error"]
+    if expected and isinstance(value, str):
+        choices = re.findall(r"'([^']*)'", expected[0])
+        raise UserError(f"{place}: {name} cannot be {value!r}; {nearest(value, choices)}")
+    wanted = " or ".join(dict.fromkeys([*words, *(f"input should be {text}" for text in expected)]))
+    wanted = re.sub("[Ii]nput should", "should", wanted)
+    wanted = re.sub(r"be a valid dictionary( or instance of \w+)?", "be a section", wanted)
+    raise UserError(f"{place}: {name} {wanted}, but is {value!r}.")
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    models: dict[str, type[BaseModel]] = {
+        "initial": InitialSection,
+        "flow": FlowSection,
+        "save": SaveSection,
+        "sgd": SgdSection,
+        "claims": ClaimSection,
+    }
+    model = models[location[0]] if location else ExperimentFile
+    return list(model.model_fields)
+
+
+def _toml(content: Mapping[str, Any]) -> str:
+    """A TOML document: plain values first, then tables."""
+    lines: list[str] = []
+
+    def table(keys: tuple[str, ...], values: Mapping[str, Any]) -> None:
+        plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+        nested = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+        if keys and (plain or not nested):
+            lines.append(f"[{'.'.join(map(_toml_key, keys))}]")
+        lines.extend(f"{_toml_key(key)} = {_toml_value(value)}" for key, value in plain.items())
+        if plain or not nested:
+            lines.append("")
+        for key, value in nested.items():
+            if value:
+                table((*keys, key), value)
+
+    table((), content)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(value)
+        text = repr(value)
+        return text if "." in text or "e" not in text else text.replace("e", ".0e", 1)
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_toml_key(key)} = {_toml_value(inner)}" for key, inner in value.items())
+        return f"{{ {pairs} }}"
+    return f"[{', '.join(_toml_value(inner) for inner in value)}]"

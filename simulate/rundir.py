@@ -1,0 +1,68 @@
+"""Run directories: written beside their final place and renamed, so that there is all or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from theory.errors import UserError
+
+
+def check_run_directory(path: str | Path, *, force: bool = False) -> None:
+    """Refuse, before any work, a place where no run directory can be put.
+
+    **Raises:** `UserError` when `path` is a file, or a non-empty directory and not `force`, or when its
+    parent does not exist or cannot be written to.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{str(path)!r} is a file; name a directory for the run with -o.")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise UserError(f"the directory {str(path)!r} is not empty; name another with -o, or replace it with --force.")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise UserError(f"there is no directory {str(parent)!r} to put the run {path.name!r} into.")
+    if not os.access(parent, os.W_OK):
+        raise UserError(f"the directory {str(parent)!r} cannot be written to.")
+
+
+@contextmanager
+def run_directory(path: str | Path, *, force: bool = False) -> Iterator[Path]:
+    """A temporary sibling of `path` to write into; it becomes `path` when the block ends without error.
+
+    An old directory stays until the new one is whole, and is then replaced (with `force` only). After an error
+    nothing is left of the new one.
+
+    **Raises:** `UserError` as `check_run_directory`.
+    """
+    check_run_directory(path, force=force)
+    path = Path(path).absolute()
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
+        yield temporary
+        _replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _replace(new: Path, path: Path) -> None:
+    if not path.exists():
+        os.rename(new, path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    os.rename(path, old / path.name)
+    try:
+        os.rename(new, path)
+    except BaseException:
+        os.rename(old / path.name, path)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
