@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulate.schedule import Schedule
 from simulate.solvers import solver_description
 from theory.errors import UserError, nearest
+from theory.values import parse_value
 
 if TYPE_CHECKING:
     from simulate.flow import VectorField
@@ -422,11 +423,9 @@ def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     if not equals or not keys or not value.strip():
         raise UserError(f"--set takes section.key=value, but was given {override!r}.")
     try:
-        return keys, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        if re.fullmatch(r"\s*[\w./:-]+\s*", value):
-            return keys, value.strip()
-        raise UserError(f"--set {override}: {value!r} is not a TOML value.") from None
+        return keys, parse_value(value)
+    except UserError as error:
+        raise UserError(f"--set {override}: {error}") from None
 
 
 def _set(content: dict[str, Any], keys: tuple[str, ...], value: Any, override: str) -> None:

@@ -240,7 +240,7 @@ class Trajectory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write netCDF (HDF5) at `path`, atomically: a temporary sibling, then a rename."""
-        save_trajectories(path, {None: self})
+        _write(path, [(None, self)])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, group: str | None = None) -> Trajectory:
@@ -295,20 +295,24 @@ class Trajectory:
         )
 
 
-def save_trajectories(path: str | os.PathLike[str], trajectories: Mapping[str | None, Trajectory]) -> None:
+def save_trajectories(path: str | os.PathLike[str], trajectories: Mapping[str, Trajectory]) -> None:
     """Write several trajectories into one netCDF file, a group for each, atomically.
 
-    **Arguments:** `path`: the file; `trajectories`: group name → trajectory (None: the top level).
+    **Arguments:** `path`: the file; `trajectories`: group name → trajectory.
 
     **Raises:** `UserError` when the folder is missing or an attribute cannot be stored.
     """
+    _write(path, list(trajectories.items()))
+
+
+def _write(path: str | os.PathLike[str], groups: Sequence[tuple[str | None, Trajectory]]) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into.")
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     try:
-        for number, (group, trajectory) in enumerate(trajectories.items()):
+        for number, (group, trajectory) in enumerate(groups):
             data = trajectory.data.copy()
             data.attrs = {_ATTRIBUTES: _encode(trajectory.attributes)}
             mode = "w" if number == 0 else "a"

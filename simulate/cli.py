@@ -1,0 +1,60 @@
+"""The command `staircase simulate`. Heavy imports happen inside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from theory.errors import NumericalFailure
+
+
+def simulate(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="The run directory; EXPERIMENT-run by default.")
+    ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value, e.g. sgd.learning_rate=0.05; repeatable."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run directory once the new one is whole.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
+) -> None:
+    """Integrate the flows of an experiment.
+
+    Writes DIR with experiment.toml (as resolved), trajectories.nc (one group per flow) and summary.json, and prints one
+    line per flow. Exit status 3 when a flow fails in a way that the experiment does not list under flow.expected.
+    """
+    from simulate.experiment import load_experiment
+    from simulate.rundir import check_run_directory, run_directory
+
+    directory = Path(f"{experiment.stem}-run") if output is None else output
+    check_run_directory(directory, force=force)
+    loaded = load_experiment(experiment, set or ())
+
+    from simulate.run import flow_table, run_flows, write_run
+
+    trajectories = run_flows(loaded, progress=not quiet and sys.stderr.isatty())
+    with run_directory(directory, force=force) as target:
+        write_run(target, loaded, trajectories)
+    if not quiet:
+        typer.echo(flow_table(trajectories))
+        typer.echo(f"written to {directory}")
+    failed = {
+        name: trajectory
+        for name, trajectory in trajectories.items()
+        if trajectory.status not in ("completed", *loaded.flow.expected)
+    }
+    if failed:
+        reasons = "; ".join(f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items())
+        raise NumericalFailure(f"{reasons} What was computed is in {directory}.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this package to the command line."""
+    app.command("simulate")(simulate)

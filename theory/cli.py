@@ -1,0 +1,334 @@
+"""The command `staircase`: deriving and tabulating equations, and whatever other packages add.
+
+Packages add commands through the entry point group `staircase.commands` (a function that takes the typer
+application) and lists through `staircase.listings` (a function that returns (name, summary) pairs), so that
+nothing here imports them. Heavy imports happen inside commands. Exit status: 0; 2 for a user's mistake; 3
+when the numbers failed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from theory.errors import NumericalFailure, UserError, nearest
+from theory.values import parse_options
+
+if TYPE_CHECKING:
+    from theory.language import Architecture
+    from theory.signatures import Signature
+
+DISTRIBUTION = "context-staircase"
+COMMANDS, LISTINGS = "staircase.commands", "staircase.listings"
+
+Arch = Annotated[str, typer.Argument(metavar="ARCH", help="A stock name, or FILE.py:FUNCTION.")]
+Activation = Annotated[str | None, typer.Option(help="The activation, e.g. tanh.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Another option; may be repeated.")
+]
+Degree = Annotated[int | None, typer.Option(min=1, help="Degree of the loss up to which terms are kept.")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="A nonlinearity that is not expanded: activation, attention, prediction, all; may be repeated."),
+]
+Parameter = Annotated[str | None, typer.Option(help="Only the equation of this parameter.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of standard output.")]
+
+
+def list_choices(
+    format: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+) -> None:
+    """List architectures, tasks, activations and solvers."""
+    from theory.activations import NAMED
+    from theory.architectures import STOCK
+    from theory.data import describe
+
+    def signature(options: dict[str, Any]) -> str:
+        shown = [key if default is ... else f"{key}={default}" for key, default in options.items()]
+        return f" [{', '.join(shown)}]" if shown else ""
+
+    architectures = []
+    for name, function in STOCK.items():
+        parameters = inspect.signature(function).parameters.values()
+        options = {p.name: ... if p.default is p.empty else p.default for p in parameters}
+        summary = (inspect.getdoc(function) or "").split("\n")[0]
+        architectures.append((name, summary + signature(options)))
+    groups: dict[str, list[tuple[str, str]]] = {
+        "architectures": architectures,
+        "tasks": [(task.name, task.summary + signature(task.options)) for task in describe()],
+        "activations": [(name, str(expression)) for name, expression in NAMED.items()],
+    }
+    for entry in importlib.metadata.entry_points(group=LISTINGS):
+        groups[entry.name] = list(entry.load()())
+    if format == "json":
+        typer.echo(json.dumps({group: dict(pairs) for group, pairs in groups.items()}, indent=2, ensure_ascii=False))
+        return
+    for group, pairs in groups.items():
+        width = max(len(name) for name, _ in pairs)
+        typer.echo(group)
+        for name, summary in pairs:
+            typer.echo(f"  {name:<{width}}  {summary}")
+
+
+def derive(
+    arch: Arch,
+    activation: Activation = None,
+    option: Options = None,
+    degree: Degree = None,
+    keep: Keep = None,
+    prediction: Annotated[
+        str | None, typer.Option(help="kept, of-truncated-logits or expanded; what p stands for in the equations.")
+    ] = None,
+    paths: Annotated[bool, typer.Option(help="Keep terms apart by path.")] = False,
+    parameter: Parameter = None,
+    format: Annotated[Literal["text", "latex", "markdown", "json"], typer.Option(help="How to print.")] = "text",
+    output: Output = None,
+) -> None:
+    """Derive the evolution equations of an architecture.
+
+    Without --degree nothing is expanded: the exact gradient, as named quantities.
+    """
+    from theory.evolution import derive as derive_equations
+
+    architecture = _architecture(arch, activation, option)
+    _check_parameter(architecture, parameter)
+    if format == "json" and parameter is not None:
+        raise UserError("--format json always holds every equation; leave --parameter out.")
+    equations = derive_equations(
+        architecture,
+        degree,
+        tuple(keep) if keep else None,
+        prediction=prediction,  # pyright: ignore[reportArgumentType]
+        paths=paths,
+    )
+    if format == "json":
+        text = equations.to_json(indent=2)
+    else:
+        printers = {"text": equations.to_text, "latex": equations.to_latex, "markdown": equations.to_markdown}
+        text = printers[format](parameter)
+    _write(text, output)
+
+
+def table(
+    arch: Arch,
+    activation: Activation = None,
+    option: Options = None,
+    degree: Degree = None,
+    keep: Keep = None,
+    parameter: Parameter = None,
+    format: Annotated[Literal["text", "latex", "markdown", "json"], typer.Option(help="How to print.")] = "text",
+    output: Output = None,
+) -> None:
+    """Print the staircase: which signature enters at what degree, and with what multiplier.
+
+    Without --degree, up to the first degree of the loss from 8 on.
+    """
+    from theory.evolution import derive as derive_equations
+
+    architecture = _architecture(arch, activation, option)
+    _check_parameter(architecture, parameter)
+    kept = tuple(keep) if keep else None
+    if degree is None:
+        degree = _first_degree(architecture, kept, 8)
+    staircase = derive_equations(architecture, degree, kept).staircase(parameter)
+    printers = {
+        "text": staircase.to_text,
+        "latex": staircase.to_latex,
+        "markdown": staircase.to_markdown,
+        "json": staircase.to_json,
+    }
+    _write(printers[format](), output)
+
+
+def signatures(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task, a data file, or FILE.py:FUNCTION.")],
+    order: Annotated[int, typer.Option(help="The order m: how many context tokens.")] = 0,
+    kind: Annotated[Literal["label", "co-occurrence"], typer.Option(help="Which signature.")] = "label",
+    option: Options = None,
+    token: Annotated[list[str] | None, typer.Option(help="Only this token; may be repeated.")] = None,
+    format: Annotated[Literal["table", "json", "npz"], typer.Option(help="How to print.")] = "table",
+    output: Output = None,
+) -> None:
+    """Print the probability signatures of a task's tokens."""
+    from theory.data import load
+    from theory.signatures import cooccurrence_signature, label_signature
+
+    if format == "npz" and output is None:
+        raise UserError("--format npz needs a file to write: -o FILE.")
+    dataset = load(task, **parse_options(option or ()))
+    make = label_signature if kind == "label" else cooccurrence_signature
+    signature = make(dataset, order, token or None)
+    if format == "table":
+        _write(_signature_table(signature), output)
+    elif format == "json":
+        _write(json.dumps(signature.labelled() | {"data": signature.array.tolist()}, ensure_ascii=False), output)
+    else:
+        import numpy as np
+
+        assert output is not None
+        buffer = io.BytesIO()
+        names = {mode: np.array(names) for mode, names in zip(signature.modes, signature.mode_names, strict=True)}
+        np.savez_compressed(
+            buffer,
+            signature=signature.array,
+            tokens=np.array(signature.tokens),
+            probability=signature.probability,
+            modes=np.array(signature.modes),
+            **names,  # pyright: ignore[reportArgumentType]
+        )
+        write_atomically(output, buffer.getvalue())
+
+
+def _signature_table(signature: Signature) -> str:
+    """One line per token: its probability, then the entries from the largest down."""
+    import numpy as np
+
+    shown = 8
+    lines = [f"{signature.kind} signature of order {signature.order}, modes ({', '.join(signature.modes)})"]
+    width = max(map(len, (*signature.tokens, "token")))
+    lines.append(f"{'token':<{width}}  P(token)  largest entries")
+    for token, probability in zip(signature.tokens, signature.probability, strict=True):
+        row = signature[token]
+        flat = row.ravel()
+        order = np.argsort(-flat, kind="stable")[: shown + 1]
+        order = order[flat[order] > 0]
+        entries = []
+        for position in order[:shown]:
+            place = np.unravel_index(position, row.shape)
+            names = [names[int(i)] for names, i in zip(signature.mode_names, place, strict=True)]
+            entries.append(f"{','.join(names)}: {flat[position]:.4f}")
+        more = "  …" if len(order) > shown else ""
+        lines.append(f"{token:<{width}}  {probability:8.4f}  {'  '.join(entries)}{more}")
+    if signature.missing:
+        lines.append(f"never occurring, hence without a signature: {', '.join(signature.missing)}")
+    return "\n".join(lines)
+
+
+def _architecture(name: str, activation: str | None, option: Sequence[str] | None) -> Architecture:
+    from theory.architectures import load
+
+    options = parse_options(option or ())
+    if activation is not None:
+        if "activation" in options:
+            raise UserError("the activation was given twice, by --activation and by --option.")
+        options["activation"] = activation
+    return load(name, **options)
+
+
+def _check_parameter(architecture: Architecture, parameter: str | None) -> None:
+    if parameter is not None and parameter not in architecture.parameters:
+        choices = nearest(parameter, architecture.parameters)
+        raise UserError(f"{architecture.name} has no parameter {parameter!r}; {choices}.")
+
+
+def _first_degree(architecture: Architecture, keep: tuple[str, ...] | None, start: int) -> int:
+    """The first degree from `start` on that a term of the loss has."""
+    from theory.evolution import derive as derive_equations
+
+    problem: UserError | None = None
+    for degree in range(start, 2 * start + 1):
+        try:
+            derive_equations(architecture, degree, keep)
+        except UserError as error:
+            problem = problem or error
+        else:
+            return degree
+    assert problem is not None
+    raise problem
+
+
+def _write(text: str, output: Path | None) -> None:
+    text = text if text.endswith("\n") else text + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(output, text.encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name beside `path`, then rename it.
+
+    **Raises:** `UserError` when the folder is missing or cannot be written to.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise UserError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"staircase {importlib.metadata.version(DISTRIBUTION)}")
+        raise typer.Exit()
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Derive, integrate and test the evolution equations of token embeddings.
+
+    Exit status: 0; 2 for a mistake in what was typed; 3 when the numbers failed.
+    """
+
+
+def application() -> typer.Typer:
+    """The command line with the commands of all installed packages."""
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_root)
+    app.command("list")(list_choices)
+    app.command("derive")(derive)
+    app.command("table")(table)
+    app.command("signatures")(signatures)
+    for entry in importlib.metadata.entry_points(group=COMMANDS):
+        entry.load()(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    **Arguments:** `arguments`: the words after `staircase`; those of the process by default.
+    """
+    try:
+        application()(args=None if arguments is None else list(arguments), prog_name="staircase")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except UserError as error:
+        typer.echo(f"staircase: {error}", err=True)
+        return 2
+    except NumericalFailure as error:
+        typer.echo(f"staircase: {error}", err=True)
+        return 3
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough; keep Python from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
