@@ -387,10 +387,13 @@ class _Places:
         return self.places.get(keys, self.path)
 
     def of_mention(self, section: str, message: str) -> str:
-        """The place of the key of `section` whose name the message quotes, or of the section."""
-        for keys in self.places:
-            if len(keys) == 2 and keys[0] == section and f"'{keys[1]}'" in message:
-                return self.places[keys]
+        """The place of the key of `section` that the message names (best in quotes), or of the section."""
+        keys = [keys for keys in self.places if len(keys) == 2 and keys[0] == section]
+        options = [pair for pair in keys if pair[1] not in ("name", "task")]  # everyday words in a message
+        for pairs, pattern in ((keys, "'{}'"), (options, r"\b{}\b")):
+            for pair in pairs:
+                if re.search(pattern.format(re.escape(pair[1])), message):
+                    return self.places[pair]
         return self.of((section,))
 
 

@@ -13,7 +13,6 @@ import inspect
 import io
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -328,7 +327,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NumericalFailure as error:
         typer.echo(f"staircase: {error}", err=True)
         return 3
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; keep Python from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

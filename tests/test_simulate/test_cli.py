@@ -1,0 +1,144 @@
+"""`staircase simulate`: exit status, output, the run directory, and what happens when a flow fails."""
+
+import importlib.metadata
+import json
+import os
+
+import numpy as np
+import pytest
+
+import theory.cli
+from simulate.experiment import load_experiment
+from simulate.trajectory import load_trajectories
+
+TEXT = """\
+title = "Addition"
+[architecture]
+name = "feed_forward"
+activation = "tanh"
+[sizes]
+embed = 4
+[data]
+task = "add"
+numbers = 3
+[initial]
+gamma = 0.8
+seed = 3
+[flow]
+kinds = ["exact", "expanded"]
+degree = 4
+until = 120.0
+[save]
+count = 5
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with an experiment, and the command line as pyproject.toml declares it."""
+    declared = {
+        theory.cli.COMMANDS: [("simulate", "simulate.cli:register")],
+        theory.cli.LISTINGS: [("solvers", "simulate.solvers:listing")],
+    }
+    installed = importlib.metadata.entry_points
+
+    def entry_points(group):
+        if group not in declared:
+            return installed(group=group)
+        return [importlib.metadata.EntryPoint(*pair, group) for pair in declared[group]]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sum.toml").write_text(TEXT)
+    return tmp_path
+
+
+def test_a_run_directory_with_a_blow_up_that_is_expected(here, capfd):
+    assert theory.cli.main(["simulate", "sum.toml", "--set", "flow.expected=blow-up"]) == 0
+    out, err = capfd.readouterr()
+    lines = out.splitlines()
+    assert err == "" and lines[-1] == "written to sum-run" and len(lines) == 4
+    assert lines[0].split() == "flow status end t loss from to steps rejected compile s run s".split()
+    assert lines[1].split()[:3] == ["exact", "completed", "120"]
+    assert lines[2].split()[:2] == ["expanded", "blow-up"]
+
+    assert sorted(os.listdir(here)) == ["sum-run", "sum.toml"]
+    assert sorted(os.listdir(here / "sum-run")) == ["experiment.toml", "summary.json", "trajectories.nc"]
+    summary = json.loads((here / "sum-run" / "summary.json").read_text())
+    blown = summary["flows"]["expanded"]
+    assert blown["status"] == "blow-up" and 0 < blown["stop_time"] < 120
+    assert float(lines[2].split()[2]) == pytest.approx(blown["stop_time"], rel=1e-5)
+    assert summary["seeds"]["initial"] == 3 and summary["sizes"]["embed"] == 4
+    assert summary["versions"]["jax"] == importlib.metadata.version("jax")
+    stored = load_trajectories(here / "sum-run" / "trajectories.nc")
+    assert list(stored) == ["exact", "expanded"]
+    assert stored["exact"]["E"].dims == ("time", "token", "embed")
+    assert stored["exact"].times.tolist() == [0.0, 30.0, 60.0, 90.0, 120.0]
+    assert stored["expanded"].times[-1] < blown["stop_time"]
+    assert summary["flows"]["exact"]["loss_end"] == float(stored["exact"]["loss"][-1])
+    assert summary["flows"]["exact"]["loss_end"] < 0.9 * summary["flows"]["exact"]["loss_start"]
+
+    # the resolved file gives the same trajectories, bit for bit
+    resolved = load_experiment(here / "sum-run" / "experiment.toml")
+    initial = resolved.initial_parameters()
+    np.testing.assert_array_equal(stored["exact"].parameters(0)["E"], initial["E"])
+    assert theory.cli.main(["simulate", "sum-run/experiment.toml", "-o", "again", "-q"]) == 0
+    assert capfd.readouterr() == ("", "")
+    again = load_trajectories(here / "again" / "trajectories.nc")
+    np.testing.assert_array_equal(again["exact"]["E"], stored["exact"]["E"])
+
+
+def test_an_unexpected_blow_up_is_status_3_and_keeps_what_was_computed(here, capfd):
+    assert theory.cli.main(["simulate", "sum.toml", "-o", "out", "--set", "flow.kinds=expanded"]) == 3
+    out, err = capfd.readouterr()
+    assert "expanded  blow-up" in out
+    assert err.startswith("staircase: expanded: blow-up, ") and err.endswith("What was computed is in out.\n")
+    assert (here / "out" / "trajectories.nc").is_file()
+
+
+def test_an_old_run_is_replaced_only_by_force_and_only_by_a_whole_one(here, capfd, monkeypatch):
+    (here / "out").mkdir()
+    (here / "out" / "precious").write_text("old")
+    words = ["simulate", "sum.toml", "-o", "out", "--set", "flow.kinds=exact", "--set", "flow.until=0.1"]
+    assert theory.cli.main(words) == 2
+    assert "not empty" in capfd.readouterr().err
+    with monkeypatch.context() as broken:
+        broken.setattr("simulate.run.json.dumps", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            theory.cli.main([*words, "--force"])
+    assert (here / "out" / "precious").read_text() == "old"
+    assert theory.cli.main([*words, "--force"]) == 0
+    assert "precious" not in os.listdir(here / "out") and "summary.json" in os.listdir(here / "out")
+    assert sorted(os.listdir(here)) == ["out", "sum.toml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["simulate", "none.toml"], "no experiment file 'none.toml'"),
+        (["simulate", "sum.toml", "--set", "flow.kind=exact"], "did you mean 'kinds'"),
+        (["simulate", "sum.toml", "--set", "data.numbers=-1"], "--set data.numbers=-1: [data]"),
+        (["simulate", "sum.toml", "-o", "sum.toml"], "'sum.toml' is a file"),
+        (["simulate", "sum.toml", "-o", "a/b"], "no directory"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_touch_nothing(here, capfd, words, sentence):
+    assert theory.cli.main(words) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("staircase: ") and sentence in err and err.count("\n") == 1
+    assert os.listdir(here) == ["sum.toml"]
+
+
+def test_half_loss_out_of_reach_is_status_3(here, capfd):
+    words = ["simulate", "sum.toml", "--set", "flow.until=half-loss", "--set", "flow.max_time=0.5"]
+    assert theory.cli.main(words) == 3
+    out, err = capfd.readouterr()
+    assert out == "" and "did not fall to 0.5 of its start by max_time = 0.5" in err
+    assert os.listdir(here) == ["sum.toml"]
+
+
+def test_solvers_are_listed(here, capfd):
+    assert theory.cli.main(["list"]) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and "solvers\n  tsit5     explicit" in out
+    assert theory.cli.main(["simulate"]) == 2

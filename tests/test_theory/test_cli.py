@@ -1,0 +1,195 @@
+"""The command line of theory: exit status, standard output, empty standard error, files, start-up time."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import theory.cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words):
+    return theory.cli.main(words)
+
+
+def test_version(capfd):
+    assert run("--version") == 0
+    assert capfd.readouterr() == (f"staircase {importlib.metadata.version('context-staircase')}\n", "")
+
+
+def test_no_command_and_unknown_command_exit_with_2(capfd):
+    assert run("lst") == 2
+    out, err = capfd.readouterr()
+    assert out == "" and "Did you mean 'list'" in err
+    assert run() == 2
+    assert run("derive") == 2
+    assert run("derive", "linear", "--degree", "x") == 2
+    assert run("derive", "linear", "--format", "word") == 2
+
+
+def test_list_names_what_can_be_chosen(capfd):
+    assert run("list", "--format", "json") == 0
+    out, err = capfd.readouterr()
+    groups = json.loads(out)
+    assert err == ""
+    assert {"linear", "feed_forward", "attention", "transformer"} <= set(groups["architectures"])
+    assert {"add", "mod", "text"} <= set(groups["tasks"])
+    assert {"tanh", "gelu", "relu"} <= set(groups["activations"])
+    assert run("list") == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert "architectures" in lines and any(line.split()[0] == "tanh" for line in lines)
+
+
+def test_declared_entry_points_resolve():
+    """Read from pyproject.toml, so that a wrong declaration fails before the next installation."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]
+    assert project["scripts"] == {"staircase": "theory.cli:main"}
+    for group in (theory.cli.COMMANDS, theory.cli.LISTINGS):
+        for name, value in points[group].items():
+            assert callable(importlib.metadata.EntryPoint(name, value, group).load())
+    assert "simulate" in points[theory.cli.COMMANDS] and "solvers" in points[theory.cli.LISTINGS]
+
+
+def test_signatures_table(capfd):
+    assert run("signatures", "add", "--order", "1", "--option", "numbers=2") == 0
+    assert capfd.readouterr() == (
+        "label signature of order 1, modes (label, context_1)\n"
+        "token  P(token)  largest entries\n"
+        "1        0.5000  2,1: 0.5000  3,2: 0.5000\n"
+        "2        0.5000  3,1: 0.5000  4,2: 0.5000\n",
+        "",
+    )
+
+
+def test_signatures_as_json_and_npz(capfd, tmp_path):
+    assert run("signatures", "add", "--option", "numbers=3", "--token", "2", "--format", "json") == 0
+    content = json.loads(capfd.readouterr().out)
+    assert content["dims"] == ["token", "label"]
+    np.testing.assert_allclose(content["data"], [[0, 1 / 3, 1 / 3, 1 / 3, 0]], rtol=1e-15)
+    target = tmp_path / "s.npz"
+    words = ("signatures", "add", "--option", "numbers=3", "--order", "1", "--kind", "co-occurrence")
+    assert run(*words, "--format", "npz", "-o", str(target)) == 0
+    assert capfd.readouterr() == ("", "")
+    with np.load(target) as stored:
+        np.testing.assert_allclose(stored["signature"], np.full((3, 3), 1 / 3), rtol=1e-15)
+        assert stored["tokens"].tolist() == ["1", "2", "3"]
+    assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
+
+
+@pytest.mark.parametrize("format", ["text", "latex", "markdown", "json"])
+def test_derive_prints_and_writes_the_same(format, capfd, tmp_path):
+    words = ("derive", "feed_forward", "--activation", "tanh", "--degree", "4", "--format", format)
+    assert run(*words) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and len(out) > 100 and out.endswith("\n")
+    assert run(*words, "-o", str(tmp_path / "file")) == 0
+    assert capfd.readouterr() == ("", "")
+    assert (tmp_path / "file").read_text() == out
+
+
+def test_derive_agrees_with_the_library(capfd):
+    from theory.architectures import feed_forward
+    from theory.evolution import derive
+
+    equations = derive(feed_forward("cube"), 4, ("prediction",))
+    words = ("derive", "feed_forward", "--option", "activation=cube", "--degree", "4", "--keep", "prediction")
+    assert run(*words, "--parameter", "E") == 0
+    assert capfd.readouterr().out.rstrip("\n") == equations.to_text("E").rstrip("\n")
+
+
+@pytest.mark.parametrize("format", ["text", "latex", "markdown", "json"])
+def test_table_prints(format, capfd):
+    assert run("table", "feed_forward", "--activation", "tanh", "--degree", "4", "--format", format) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and len(out) > 50
+
+
+def test_table_finds_a_degree_by_itself(capfd):
+    """Loss degrees of the hidden-layer model: 3, 6, 7, 9, … and none at 8."""
+    assert run("table", "emb_mlp", "--activation", "tanh") == 0
+    found = capfd.readouterr().out
+    assert run("table", "emb_mlp", "--activation", "tanh", "--degree", "9") == 0
+    assert capfd.readouterr().out == found
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("derive", "feed_forwrd"), "did you mean 'feed_forward'"),
+        (("derive", "feed_forward", "--activation", "tan"), "did you mean 'tanh'"),
+        (("derive", "feed_forward", "--option", "activation"), "key=value"),
+        (("derive", "feed_forward", "--option", "activation='"), "not a TOML value"),
+        (("derive", "feed_forward", "--option", "a=1", "--option", "a=2"), "'a' was given twice"),
+        (("derive", "feed_forward", "--activation", "tanh", "--option", "activation=tanh"), "given twice"),
+        (("derive", "feed_forward", "--parameter", "W"), "no parameter 'W'"),
+        (("derive", "feed_forward", "--parameter", "E", "--format", "json"), "leave --parameter out"),
+        (("derive", "nowhere.py:mine"), "no file 'nowhere.py'"),
+        (("table", "feed_forward", "--degree", "4", "--parameter", "W"), "no parameter 'W'"),
+        (("signatures", "ad"), "did you mean 'add'"),
+        (("signatures", "add", "--option", "numbrs=4"), "did you mean 'numbers'"),
+        (("signatures", "add", "--format", "npz"), "-o FILE"),
+        (("signatures", "add", "-o", "nowhere/file"), "cannot be written"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_status_2(words, sentence, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("staircase: ") and sentence in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_pipe_ends_in_silence():
+    command = f"{sys.executable} -c 'import sys, theory.cli; sys.exit(theory.cli.main([\"list\"]))' | head -n 1"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (finished.stdout, finished.stderr) == ("architectures\n", "")
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import theory", ("jax", "torch", "sympy", "numpy", "typer")),
+        ("import theory.cli", ("jax", "torch", "sympy", "numpy", "xarray", "matplotlib")),
+        ("import theory; theory.derive", ("jax", "torch", "simulate", "compare")),
+        ("import simulate", ("jax", "torch", "xarray")),
+        ("import simulate; simulate.integrate, simulate.load_experiment, simulate.exact", ("torch", "compare")),
+        ("import theory.cli; theory.cli.application()", ("jax", "torch", "sympy", "xarray", "matplotlib")),
+    ],
+)
+def test_imports_stay_apart(statement, absent):
+    code = f"import sys; {statement}; print([name for name in {absent!r} if name in sys.modules])"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert finished.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_starting_is_quick(flag, capfd):
+    """0.25 s where this was written; the bound is for a loaded machine."""
+    code = f"import sys, theory.cli; sys.exit(theory.cli.main(['{flag}']))"
+    started = time.perf_counter()
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    seconds = time.perf_counter() - started
+    print(f"staircase {flag}: {seconds:.2f} s")
+    assert finished.returncode == 0 and finished.stderr == "" and finished.stdout != ""
+    assert seconds < 2
+
+
+def test_lazy_names():
+    import simulate
+
+    for package in (theory, simulate):
+        for name in package.__all__:
+            assert getattr(package, name).__name__ == name
+            assert name in dir(package)
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            getattr(package, "nothing")  # noqa: B009
