@@ -6,7 +6,8 @@ between terms, so each is contracted once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -286,7 +287,9 @@ class _Evaluation:
                 letters.setdefault(name, opt_einsum.get_symbol(len(letters)))
         subscripts = ",".join("".join(letters[n] for n in names) for _, names in operands)
         out = "".join(letters[a] for a in axes)
-        return opt_einsum.contract(f"{subscripts}->{out}", *(array for array, _ in operands))
+        arrays = [array for array, _ in operands]
+        expression = _expression(f"{subscripts}->{out}", tuple(tuple(array.shape) for array in arrays))
+        return expression(*arrays)
 
     def _size(self, name: str) -> int:
         if name == SAMPLE:
@@ -295,6 +298,12 @@ class _Evaluation:
 
     def _dtype(self) -> Any:
         return next(iter(self.parameters.values())).dtype
+
+
+@functools.lru_cache(maxsize=100_000)
+def _expression(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
+    """A contraction in a good order; finding the order costs more than small contractions themselves."""
+    return opt_einsum.contract_expression(subscripts, *shapes)
 
 
 def _open(indices: tuple[str, ...]) -> tuple[str, ...]:

@@ -57,9 +57,7 @@ class Term:
             moved = []
             for name, indices in component:
                 seen |= {i for i in indices if i.startswith("#")}
-                moved.append(
-                    (name, tuple(f"#{int(i[1:]) + offset}" if i.startswith("#") else i for i in indices))
-                )
+                moved.append((name, tuple(f"#{int(i[1:]) + offset}" if i.startswith("#") else i for i in indices)))
             result += moved
             offset += len(seen)
         return tuple(result)
@@ -289,7 +287,7 @@ def derive(
     limit = None if degree is None else Fraction(degree)
     equations = _derive(architecture, limit, names, loss, mode, paths)
     if limit is not None and limit not in equations.loss_degrees:
-        _no_such_degree(equations)
+        _require_degree(equations)
     return equations
 
 
@@ -330,7 +328,15 @@ def _terms(expansion: Expansion, graded: Graded, part: str, path: str = "", bran
 
 
 def _order(term: Term) -> tuple:
-    return (term.part, term.path, term.branch, term.degree, len(term.components), term.components, term.coefficient.atoms)
+    return (
+        term.part,
+        term.path,
+        term.branch,
+        term.degree,
+        len(term.components),
+        term.components,
+        term.coefficient.atoms,
+    )
 
 
 def _used(equations: Mapping[str, Equation], quantities: list) -> set[str]:
@@ -372,22 +378,28 @@ def _mode(prediction: str | None, keep: tuple[str, ...], degree: int | Fraction 
     return prediction
 
 
-def _no_such_degree(equations: EvolutionEquations) -> None:
-    degree = equations.degree
+def _require_degree(equations: EvolutionEquations) -> None:
+    """Refuse a degree that no term of the loss has, naming the nearest that terms have."""
+    architecture, degree = equations.architecture, equations.degree
     assert degree is not None
-    found = [d for d in equations.loss_degrees if d < degree][-1:]
+    # A kept prediction hides the degrees that its own expansion has; the loss has them all the same.
+    keep = tuple(name for name in equations.keep if name != "prediction")
+
+    def degrees(limit: Fraction) -> tuple[Fraction, ...]:
+        return _derive(architecture, limit, keep, equations.loss, "expanded", False).loss_degrees
+
+    present = degrees(degree)
+    if degree in present:
+        return
+    found = [str(d) for d in present][-1:]
     for higher in range(int(degree) + 1, int(degree) + 9):
-        more = _derive(
-            equations.architecture, Fraction(higher), equations.keep, equations.loss, equations.prediction, False
-        )
-        if higher in more.loss_degrees:
-            found.append(Fraction(higher))
+        if higher in degrees(Fraction(higher)):
+            found.append(str(higher))
             break
+    name = architecture.name
     if not found:
-        raise UserError(f"no term of the loss of {equations.architecture.name} has a degree up to {degree + 8}")
-    choices = " and ".join(map(str, found))
-    raise UserError(
-        f"no term of the loss of {equations.architecture.name} has degree {degree}; the nearest degrees are {choices}"
-        if len(found) > 1
-        else f"no term of the loss of {equations.architecture.name} has degree {degree}; the nearest degree is {choices}"
+        raise UserError(f"no term of the loss of {name} has a degree up to {degree + 8}")
+    nearest_degrees = (
+        f"the nearest degrees are {' and '.join(found)}" if len(found) > 1 else f"the nearest is {found[0]}"
     )
+    raise UserError(f"no term of the loss of {name} has degree {degree}; {nearest_degrees}")

@@ -447,7 +447,7 @@ def _consumers(architecture: Architecture) -> dict[int, int]:
     counts = dict.fromkeys(map(id, architecture.nodes), 0)
     for node in architecture.nodes:
         for child in node.inputs:
-                counts[id(child)] += 1
+            counts[id(child)] += 1
     return counts
 
 

@@ -144,7 +144,9 @@ def residuals(expansion: Expansion, prediction: str, loss: str) -> dict[str, Gra
     else:
         second = expansion.value(architecture.logits)
     parts = {
-        LABEL_DRIVEN: algebra.symbol(expansion.labels, (POSITION, LABEL) if architecture.labels_per_position else (LABEL,)),
+        LABEL_DRIVEN: algebra.symbol(
+            expansion.labels, (POSITION, LABEL) if architecture.labels_per_position else (LABEL,)
+        ),
         PREDICTION_INDUCED: algebra.scale(second, Scalar(Fraction(-1))),
     }
     if architecture.labels_per_position:

@@ -25,8 +25,8 @@ class Algebra:
     """Addition, multiplication with contraction, and relabelling of graded polynomials over one table of components."""
 
     table: ComponentTable
-    _joins: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]], tuple[Fraction, Atoms, tuple[int, ...]]] = field(
-        default_factory=dict
+    _joins: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]], tuple[Fraction, Atoms, tuple[int, ...]]] = (
+        field(default_factory=dict)
     )
 
     def symbol(self, symbol: Symbol, labels: tuple[str, ...] | None = None) -> Graded:

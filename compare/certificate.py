@@ -1,0 +1,344 @@
+"""Certificates: a derived system of equations held against automatic differentiation, exactly and order by order.
+
+Three checks, for any architecture. *Exact*: with everything kept the derived right-hand sides equal reverse-mode
+differentiation of the interpreted architecture. *Taylor*: each degree of each expanded right-hand side equals its Taylor
+coefficient along ε ↦ ε^a θ, by jax's Taylor mode, which shares no code with the derivation. *Slope*: the relative error of a
+truncated right-hand side falls with ε by the power that the derivation predicts.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from theory.errors import UserError
+from theory.evaluation import Data, right_hand_sides
+from theory.evolution import EvolutionEquations, derive
+from theory.interpret import loss
+from theory.language import Architecture, Elementwise
+
+# Stated before any run: rounding of float64 with room for cancellation, and the tolerance of a fitted power.
+EXACT_BOUND = 1e-10
+TAYLOR_BOUND = 1e-10
+SLOPE_TOLERANCE = 0.15
+# Errors between these are neither rounding nor beyond the reach of the leading power.
+SLOPE_RANGE = (1e-11, 1e-3)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: what was measured, against which expectation, and whether it passed."""
+
+    kind: str
+    subject: str
+    measured: float
+    expected: str
+    passed: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The outcome of `certify`: all checks, with the sizes and seed that reproduce them."""
+
+    architecture: str
+    degree: Fraction | None
+    sizes: Mapping[str, int]
+    seed: int
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed; without any check nothing is certified."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """The checks that did not pass."""
+        return tuple(check for check in self.checks if not check.passed)
+
+    def to_text(self) -> str:
+        """A table of the checks, worst first within each kind."""
+        reach = "nothing expanded" if self.degree is None else f"expanded to loss degree {self.degree}"
+        sizes = ", ".join(f"{axis} {n}" for axis, n in sorted(self.sizes.items()))
+        lines = [f"certificate of {self.architecture}: {reach} (sizes: {sizes}; seed {self.seed})"]
+        width = max((len(check.subject) for check in self.checks), default=0)
+        for check in self.checks:
+            mark = "pass" if check.passed else "FAIL"
+            note = f"  ({check.note})" if check.note else ""
+            lines.append(
+                f"  {mark}  {check.kind:<6} {check.subject:<{width}}  {check.measured:10.3g}  {check.expected}{note}"
+            )
+        lines += [f"  note  {note}" for note in self.notes]
+        lines.append(
+            "certified" if self.passed else f"NOT CERTIFIED: {len(self.failures)} of {len(self.checks)} failed"
+        )
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The certificate as JSON-able values."""
+        return {
+            "architecture": self.architecture,
+            "degree": None if self.degree is None else str(self.degree),
+            "sizes": dict(self.sizes),
+            "seed": self.seed,
+            "passed": self.passed,
+            "checks": [vars(check) for check in self.checks],
+            "notes": list(self.notes),
+        }
+
+
+def certify(
+    architecture: Architecture,
+    *,
+    degree: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    samples: int = 9,
+    seed: int = 0,
+    loss_kind: str = "cross_entropy",
+    equations: Mapping[str, EvolutionEquations] | None = None,
+) -> Certificate:
+    """Hold the derived equations of an architecture against automatic differentiation, on random data and parameters.
+
+    **Arguments:** `degree`: of the loss, up to which to expand (by default four past the leading one, or further
+    until every equation has a term); `sizes`: axis → size (by default small and all different); `samples`: of the random joint law; `seed`;
+    `loss_kind`: as in `theory.derive`; `equations`: certify these instead of freshly derived ones, by mode ("kept",
+    "expanded").
+
+    **Returns:** a `Certificate`; look at `.passed`.
+    """
+    given = dict(equations or {})
+    rng = np.random.default_rng(seed)
+    chosen = _sizes(architecture, sizes)
+    data = _random_law(architecture, chosen, samples, rng)
+    # Of order one, so that no degree hides behind another.
+    parameters = {name: rng.normal(0.0, 0.7, shape) for name, shape in architecture.shapes(chosen).items()}
+    notes: list[str] = []
+    kept = given.get("kept") or derive(architecture, loss=loss_kind)
+    checks = _exact_checks(architecture, kept, parameters, data, loss_kind)
+    rough = [
+        f"'{name}' ({node.function.name})"
+        for name, node in architecture.nonlinearities.items()
+        if isinstance(node, Elementwise) and not node.function.analytic
+    ]
+    reach: Fraction | None = None
+    if rough:
+        notes.append(f"not expanded: {', '.join(rough)} is not analytic at 0, so there is no series to check")
+    else:
+        expanded = given.get("expanded")
+        if expanded is None:
+            chosen_degree = degree if degree is not None else _telling_degree(architecture, loss_kind)
+            expanded = derive(architecture, chosen_degree, (), loss=loss_kind)
+        reach = expanded.degree
+        checks += _taylor_checks(architecture, expanded, parameters, data, loss_kind)
+        slopes, more = _slope_checks(architecture, expanded, parameters, data, loss_kind)
+        checks += slopes
+        notes += more
+    return Certificate(architecture.name, reach, chosen, seed, tuple(checks), tuple(notes))
+
+
+def gradient_flow(architecture: Architecture, parameters: Mapping[str, Any], data: Data, kind: str) -> dict[str, Any]:
+    """−∇L by reverse-mode differentiation of the interpreted architecture, float64."""
+    import jax
+
+    with jax.enable_x64(True):
+        gradient = _compiled_gradient(architecture, kind)
+        found = gradient(dict(parameters), data.tokens, data.labels, data.weights)
+        return {name: np.asarray(value) for name, value in found.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_gradient(architecture: Architecture, kind: str) -> Any:
+    # One compilation serves all the scales of a slope.
+    import jax
+    import jax.numpy as jnp
+
+    def minus_loss(p: Any, tokens: Any, labels: Any, weights: Any) -> Any:
+        return -loss(architecture, p, tokens, labels, weights, xp=jnp, kind=kind)
+
+    return jax.jit(jax.grad(minus_loss))
+
+
+def taylor_coefficients(
+    architecture: Architecture, parameters: Mapping[str, Any], data: Data, highest: int, kind: str
+) -> list[dict[str, Any]]:
+    """The Taylor coefficients of −∇L along ε ↦ ε^a θ at ε = 0, orders 0 … `highest`, by jax's Taylor mode."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental.jet import jet
+
+    weights = {name: spec.weight for name, spec in architecture.parameters.items()}
+    if any(weight.denominator != 1 for weight in weights.values()):
+        raise UserError(f"{architecture.name} has a parameter whose weight is no whole number: no series in ε")
+    with jax.enable_x64(True):
+        # One-hot arrays, since Taylor mode has no rule for gathering rows.
+        tokens = jnp.asarray(np.eye(_vocabulary(architecture, parameters))[np.asarray(data.tokens)])
+        labels, law = jnp.asarray(data.labels), jnp.asarray(data.weights)
+        arrays = {name: jnp.asarray(v) for name, v in parameters.items()}
+
+        def along(epsilon: Any) -> dict[str, Any]:
+            scaled = {name: epsilon ** int(weights[name]) * v for name, v in arrays.items()}
+            return jax.grad(lambda p: -loss(architecture, p, tokens, labels, law, xp=jnp, kind=kind))(scaled)
+
+        direction = [1.0] + [0.0] * (highest - 1)
+        # Run once: what the compiler would save in running it would spend in optimising.
+        once = jax.jit(lambda: jet(along, (0.0,), (direction,)), compiler_options={"xla_backend_optimization_level": 0})
+        first, rest = once()
+        result = [{name: np.asarray(value) for name, value in first.items()}]
+        for order in range(highest):
+            factor = math.factorial(order + 1)
+            result.append({name: np.asarray(value[order]) / factor for name, value in rest.items()})
+        return result
+
+
+def relative_error(found: Any, wanted: Any, floor: float = 0.0) -> float:
+    """‖found − wanted‖ / max(‖wanted‖, floor), 0 when both vanish."""
+    difference = float(np.linalg.norm(np.asarray(found) - np.asarray(wanted)))
+    scale = max(float(np.linalg.norm(wanted)), floor)
+    if not np.isfinite(difference):
+        return math.inf
+    return 0.0 if difference == 0 else difference / scale if scale else math.inf
+
+
+def _exact_checks(
+    architecture: Architecture, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, kind: str
+) -> list[Check]:
+    derived = right_hand_sides(equations, parameters, data)
+    wanted = gradient_flow(architecture, parameters, data, kind)
+    # Against the whole gradient's size as well: a parameter may have no gradient at all.
+    floor = 1e-6 * max(float(np.linalg.norm(value)) for value in wanted.values())
+    checks = []
+    for name in architecture.parameters:
+        error = relative_error(derived[name], wanted[name], floor)
+        checks.append(Check("exact", f"d{name}/dt", error, f"<= {EXACT_BOUND:g}", error <= EXACT_BOUND))
+    return checks
+
+
+def _taylor_checks(
+    architecture: Architecture, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, kind: str
+) -> list[Check]:
+    assert equations.degree is not None
+    highest = int(equations.degree)
+    wanted = taylor_coefficients(architecture, parameters, data, highest, kind)
+    checks = []
+    for name, spec in architecture.parameters.items():
+        floor = 1e-6 * max(float(np.linalg.norm(c[name])) for c in wanted)
+        for order in range(highest - int(spec.weight) + 1):
+            part = equations.of_degree(order + spec.weight)
+            derived = right_hand_sides(part, parameters, data)[name]
+            error = relative_error(derived, wanted[order][name], floor)
+            if len(part[name]) or error > TAYLOR_BOUND:
+                passed = error <= TAYLOR_BOUND
+                checks.append(Check("taylor", f"d{name}/dt, degree {order}", error, f"<= {TAYLOR_BOUND:g}", passed))
+    return checks
+
+
+def _slope_checks(
+    architecture: Architecture, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, kind: str
+) -> tuple[list[Check], list[str]]:
+    """The power of ε with which the relative error of the truncated right-hand sides falls."""
+    assert equations.degree is not None
+    further = _further(architecture, equations, kind)
+    errors: dict[str, list[tuple[float, float]]] = {name: [] for name in architecture.parameters}
+    weights = {name: float(spec.weight) for name, spec in architecture.parameters.items()}
+    # Half a halving at a time: at a power of 12 whole ones would leave two errors in the range.
+    for step in range(0, 60):
+        epsilon = 2.0 ** (-step / 2)
+        scaled = {name: epsilon ** weights[name] * v for name, v in parameters.items()}
+        wanted = gradient_flow(architecture, scaled, data, kind)
+        derived = right_hand_sides(equations, scaled, data)
+        for name in errors:
+            errors[name].append((epsilon, relative_error(derived[name], wanted[name])))
+        if all(series[-1][1] < SLOPE_RANGE[0] for series in errors.values()):
+            break
+    checks, notes = [], []
+    for name, spec in architecture.parameters.items():
+        degrees = equations[name].degrees
+        omitted = [d for d in further[name].degrees if d > equations.degree - spec.weight]
+        if not degrees:
+            notes.append(f"d{name}/dt has no term up to loss degree {equations.degree}")
+            continue
+        if not omitted:
+            worst = max(error for epsilon, error in errors[name] if epsilon <= 0.5)
+            checks.append(Check("slope", f"d{name}/dt", worst, "no omitted term: equal", worst <= EXACT_BOUND))
+            continue
+        power = float(omitted[0] - degrees[0])
+        usable = [(e, error) for e, error in errors[name] if SLOPE_RANGE[0] <= error <= SLOPE_RANGE[1]][-4:]
+        if len(usable) < 3:
+            notes.append(f"d{name}/dt: too few errors between {SLOPE_RANGE[0]:g} and {SLOPE_RANGE[1]:g} for a slope")
+            continue
+        slope = float(np.polyfit(np.log([e for e, _ in usable]), np.log([err for _, err in usable]), 1)[0])
+        passed = abs(slope - power) <= SLOPE_TOLERANCE
+        checks.append(Check("slope", f"d{name}/dt", slope, f"{power:g} ± {SLOPE_TOLERANCE:g}", passed))
+    return checks, notes
+
+
+def _further(architecture: Architecture, equations: EvolutionEquations, kind: str) -> Mapping[str, Any]:
+    """The equations to the next degrees, far enough that each parameter's first omitted degree is among them."""
+    assert equations.degree is not None
+    further: EvolutionEquations = equations
+    for degree in range(int(equations.degree) + 1, int(equations.degree) + 6):
+        further = _derived_to(architecture, degree, kind) or further
+        if all(
+            any(d > equations.degree - spec.weight for d in further[name].degrees)
+            for name, spec in architecture.parameters.items()
+        ):
+            break
+    return further
+
+
+def _derived_to(architecture: Architecture, degree: int, kind: str) -> EvolutionEquations | None:
+    try:
+        return derive(architecture, degree, (), loss=kind)
+    except UserError:
+        # No term of this degree: the next one decides.
+        return None
+
+
+def _telling_degree(architecture: Architecture, kind: str) -> int:
+    """Four degrees past the leading one, and further until every equation has a term.
+
+    At the leading degree alone a wrong 1/k! passes unseen.
+    """
+    found: EvolutionEquations | None = None
+    for degree in range(1, 17):
+        further = _derived_to(architecture, degree, kind)
+        found = further or found
+        if found is not None and degree >= found.loss_degrees[0] + 4 and all(map(len, found.values())):
+            break
+    if found is None or found.degree is None:
+        raise UserError(f"no term of the loss of {architecture.name} has a degree up to 16")
+    return int(found.degree)
+
+
+def _sizes(architecture: Architecture, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    """Small sizes, all different, so that no axis can pass for another."""
+    chosen = {"token": 5, "label": 6, "position": 3}
+    others = [a for a in architecture.axes if a not in chosen]
+    chosen |= {axis: size for axis, size in zip(others, (4, 7, 2, 8, 9, 10, 11, 12), strict=False)}
+    chosen |= dict(sizes or {})
+    if architecture.root("label") != "label":
+        chosen["label"] = chosen[architecture.root("label")]
+    return architecture.all_sizes({a: n for a, n in chosen.items() if a in {*architecture.axes, "label"}})
+
+
+def _random_law(architecture: Architecture, sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> Data:
+    tokens = rng.integers(0, sizes["token"], (samples, sizes["position"]))
+    shape = tokens.shape if architecture.labels_per_position else (samples,)
+    weights = rng.random(samples) + 0.1
+    return Data(tokens, rng.integers(0, sizes["label"], shape), weights / weights.sum())
+
+
+def _vocabulary(architecture: Architecture, parameters: Mapping[str, Any]) -> int:
+    for name, spec in architecture.parameters.items():
+        for axis, n in zip(spec.axes, parameters[name].shape, strict=True):
+            if architecture.root(axis) == "token":
+                return int(n)
+    raise UserError(f"no parameter of {architecture.name} has the axis 'token'")

@@ -1,0 +1,142 @@
+"""Vector fields: the right-hand sides that flows integrate, as jax functions of parameters and data.
+
+A field is called as `field(t, parameters, data)` and returns dθ/dt by name. The data are an argument, never closed over, so
+that equal shapes share one compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from theory import evaluation, interpret
+from theory.errors import UserError, nearest
+from theory.evaluation import Data
+from theory.evolution import EvolutionEquations, derive
+from theory.language import Architecture
+
+if TYPE_CHECKING:
+    from theory.data import Dataset
+
+jax.tree_util.register_dataclass(Data, data_fields=["tokens", "labels", "weights"], meta_fields=[])
+
+Parameters = Mapping[str, Any]
+
+KINDS = ("exact", "cut-logits", "kept-prediction", "expanded")
+
+
+class VectorField(Protocol):
+    """What `simulate.flow.integrate` asks of a field."""
+
+    name: str
+
+    def __call__(self, t: Any, parameters: Parameters, data: Data) -> dict[str, Any]: ...
+
+    def data(self, dataset: Dataset) -> Data: ...
+
+    def loss(self, parameters: Parameters, data: Data) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ExactField:
+    """−∇L by automatic differentiation of the interpreted architecture."""
+
+    architecture: Architecture
+    kind: str = "cross_entropy"
+    name: str = "exact"
+
+    def __call__(self, t: Any, parameters: Parameters, data: Data) -> dict[str, Any]:
+        gradient = jax.grad(lambda p: self.loss(p, data))(dict(parameters))
+        return {name: -value for name, value in gradient.items()}
+
+    def data(self, dataset: Dataset) -> Data:
+        """The dataset as jax arrays."""
+        return as_data(self.architecture, dataset)
+
+    def loss(self, parameters: Parameters, data: Data) -> Any:
+        """The exact loss of the architecture."""
+        arrays = (data.tokens, data.labels, data.weights)
+        return interpret.loss(self.architecture, parameters, *arrays, xp=jnp, kind=self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class DerivedField:
+    """The derived equations, evaluated on samples."""
+
+    equations: EvolutionEquations
+    name: str
+
+    def __call__(self, t: Any, parameters: Parameters, data: Data) -> dict[str, Any]:
+        return evaluation.right_hand_sides(self.equations, parameters, data, jnp)
+
+    def data(self, dataset: Dataset) -> Data:
+        """The dataset as jax arrays."""
+        return as_data(self.equations.architecture, dataset)
+
+    def loss(self, parameters: Parameters, data: Data) -> Any:
+        """The exact loss of the architecture (not of the cut logits), so that flows are compared in one quantity."""
+        return ExactField(self.equations.architecture, self.equations.loss).loss(parameters, data)
+
+
+def exact(architecture: Architecture, loss: str = "cross_entropy") -> ExactField:
+    """The exact gradient flow of an architecture: the reference that truncated flows are held against."""
+    return ExactField(architecture, loss)
+
+
+def from_samples(equations: EvolutionEquations, name: str | None = None) -> DerivedField:
+    """The field of derived equations, evaluated on samples.
+
+    **Arguments:** `equations`: from `theory.derive`; `name`: by default what they are: "derived", "cut-logits",
+    "kept-prediction" or "expanded".
+    """
+    if equations.degree is None:
+        default = "derived"
+    else:
+        default = {"of-truncated-logits": "cut-logits", "kept": "kept-prediction"}.get(equations.prediction, "expanded")
+    return DerivedField(equations, name or default)
+
+
+def field(
+    architecture: Architecture,
+    kind: str,
+    degree: int | None = None,
+    keep: tuple[str, ...] = (),
+    loss: str = "cross_entropy",
+) -> VectorField:
+    """A field by the name of its flow (theory of truncated flows: how far each reaches).
+
+    **Arguments:** `kind`: "exact"; "cut-logits" (logits expanded up to `degree` of the loss, the exact loss of these: a
+    gradient flow that stays bounded); "kept-prediction" (∂f cut, p of the untruncated logits: not a gradient flow);
+    "expanded" (everything, blows up in finite time after escape); `degree`: of the loss, for all but "exact"; `keep`: names of
+    nonlinearities to keep besides the prediction.
+
+    **Raises:** `UserError` for an unknown kind, a missing or impossible degree, or what `theory.derive` refuses.
+    """
+    if kind not in KINDS:
+        raise UserError(f"unknown flow '{kind}': {nearest(kind, KINDS)}")
+    if kind == "exact":
+        return exact(architecture, loss)
+    if degree is None:
+        raise UserError(f"the flow '{kind}' needs a degree (of the loss) to expand to")
+    kept = keep if kind == "expanded" else (*keep, "prediction")
+    prediction = {"cut-logits": "of-truncated-logits", "kept-prediction": "kept", "expanded": "expanded"}[kind]
+    equations = derive(architecture, degree, kept, loss=loss, prediction=prediction)  # pyright: ignore[reportArgumentType]
+    return from_samples(equations, kind)
+
+
+def as_data(architecture: Architecture, dataset: Dataset) -> Data:
+    """A dataset as jax arrays, checked against the architecture.
+
+    **Raises:** `UserError` when one has a label per position and the other one per sequence.
+    """
+    if architecture.labels_per_position != dataset.labels_per_position:
+        have = "per position" if dataset.labels_per_position else "per sequence"
+        want = "per position" if architecture.labels_per_position else "per sequence"
+        raise UserError(f"{dataset.name} has one label {have}, but {architecture.name} predicts one {want}")
+    weights = np.asarray(dataset.weights, dtype=np.float64)
+    return Data(jnp.asarray(dataset.tokens), jnp.asarray(dataset.labels), jnp.asarray(weights))
