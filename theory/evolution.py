@@ -22,8 +22,6 @@ from theory.language import Architecture
 from theory.reverse import LABEL_DRIVEN, PREDICTION_INDUCED, residuals, right_hand_sides
 
 if TYPE_CHECKING:
-    import sympy
-
     from theory.staircase import Staircase
 
 Prediction = Literal["kept", "of-truncated-logits", "expanded"]
@@ -234,12 +232,6 @@ class EvolutionEquations(Mapping[str, Equation]):
         from theory.printing.json import to_json
 
         return to_json(self, indent)
-
-    def to_sympy(self, sizes: Mapping[str, int], dataset) -> dict[str, sympy.Array]:
-        """Every right-hand side written out entry by entry, for small axis sizes."""
-        from theory.printing.sympy import to_sympy
-
-        return to_sympy(self, sizes, dataset)
 
     def _repr_latex_(self) -> str:
         return "$$\\begin{aligned}" + " \\\\ ".join(self.latex_lines()) + "\\end{aligned}$$"

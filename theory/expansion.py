@@ -23,6 +23,9 @@ from theory.language import LABEL, POSITION, TOKEN, Architecture, Expression
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
+# The name of the kept prediction softmax(f).
+PREDICTION = "p"
+
 
 @dataclass(frozen=True)
 class PolynomialDefinition:
@@ -134,7 +137,7 @@ class Expansion:
             return self._softmax_series(self.value(logits), logits.axes, LABEL, None, cut, "prediction")
         graded = self.exact(logits) if kind == "kept" else self.value(logits)
         argument = self.name_quantity("f", graded, logits.axes, True)
-        return self._softmax_symbol("p", argument, LABEL, None)
+        return self._softmax_symbol(PREDICTION, argument, LABEL, None)
 
     def name_quantity(self, name: str, graded: Graded, labels: tuple[str, ...], per_sample: bool) -> Symbol:
         """Define a named quantity by a polynomial; a polynomial that is one symbol already is called by that."""

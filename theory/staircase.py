@@ -1,0 +1,136 @@
+"""The staircase: for each signature, the lowest degree at which it enters an embedding's equation, and its multiplier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from theory.algebra.scalar import Scalar
+from theory.errors import UserError
+from theory.evolution import EvolutionEquations, Term
+from theory.signature_kinds import SignatureKind, signature_kind
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: a signature of one part, where it first enters, and what multiplies it there.
+
+    **Arguments:** `degree`: of the right-hand side; `terms`: those of that degree; `all_degrees`: every degree at which the
+    signature enters, up to the derivation's; `path`, `branch`: as in `theory.reverse`.
+    """
+
+    part: str
+    signature: SignatureKind
+    degree: Fraction
+    terms: tuple[Term, ...]
+    all_degrees: tuple[Fraction, ...]
+    path: str = ""
+    branch: str = ""
+
+    @property
+    def multiplier(self) -> sympy.Expr:
+        """The sum of the terms' coefficients times m!, so that the signature of order m enters with binom(L−1, m) times it.
+
+        For the feed-forward model of the paper this is k·C_k·B_m(k), with B_m(k) = m!·S(k, m+1), k = degree.
+        """
+        factor = math.factorial(self.signature.order) if self.signature.distinct else 1
+        total = sympy.Integer(0)
+        for term in self.terms:
+            total += Scalar(term.coefficient.rational * factor, term.coefficient.atoms).to_sympy()
+        return sympy.nsimplify(total) if total.is_Rational else sympy.simplify(total)
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """The staircase of one parameter's equation, lowest steps first."""
+
+    architecture: str
+    parameter: str
+    degree: Fraction | None
+    steps: tuple[Step, ...]
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def rows(self) -> list[dict[str, str]]:
+        """The table as strings, column by column."""
+        rows = []
+        for step in self.steps:
+            m = step.signature.order
+            binomial = f"·binom(L-1,{m})" if step.signature.distinct and m else ""
+            rows.append(
+                {
+                    "part": step.part,
+                    "signature": step.signature.name,
+                    "order": str(m),
+                    "degree": str(step.degree),
+                    "also at": ", ".join(str(d) for d in step.all_degrees if d != step.degree) or "-",
+                    "terms": str(len(step.terms)),
+                    "multiplier": f"{step.multiplier}{binomial}",
+                    "weights": ", ".join(step.signature.weights) or "-",
+                }
+                | ({"path": step.path or "-", "branch": step.branch or "-"} if self._has_paths else {})
+            )
+        return rows
+
+    @property
+    def _has_paths(self) -> bool:
+        return any(step.path or step.branch for step in self.steps)
+
+    def to_text(self) -> str:
+        """The table as aligned text."""
+        reach = "everything kept" if self.degree is None else f"loss degree {self.degree}"
+        head = f"staircase of d{self.parameter}/dt, {self.architecture}, {reach}"
+        rows = self.rows()
+        if not rows:
+            return head + "\n(no term holds a token of its own: see the named quantities)"
+        columns = list(rows[0])
+        widths = {c: max(len(c), *(len(row[c]) for row in rows)) for c in columns}
+        lines = [head, "  ".join(c.ljust(widths[c]) for c in columns).rstrip()]
+        lines += ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in rows]
+        lines.append("orders of L and more vanish; the multiplier is the sum of the terms' coefficients")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table as JSON-able values."""
+        return {
+            "architecture": self.architecture,
+            "parameter": self.parameter,
+            "degree": None if self.degree is None else str(self.degree),
+            "steps": self.rows(),
+        }
+
+
+def staircase(equations: EvolutionEquations, parameter: str | None = None) -> Staircase:
+    """The staircase of an embedding's equation.
+
+    **Arguments:** `parameter`: the embedding, by default the first parameter that tokens look up.
+
+    **Raises:** `UserError` when the parameter has no axis that tokens look up.
+    """
+    candidates = [name for name, equation in equations.items() if "token" in equation.axes]
+    name = parameter or (candidates[0] if candidates else None)
+    if name is None or "token" not in equations[name].axes:
+        have = f"; those that have one: {', '.join(candidates)}" if candidates else ""
+        raise UserError(f"a staircase needs a parameter with an axis 'token'{have}")
+    distinct = equations.distinct_positions()
+    groups: dict[tuple[str, str, str, SignatureKind], list[Term]] = {}
+    for term in distinct[name]:
+        kind = signature_kind(term, distinct.symbols, distinct[name].axes, True)
+        if kind is not None:
+            groups.setdefault((term.part, term.path, term.branch, kind), []).append(term)
+    steps = []
+    for (part, path, branch, kind), terms in groups.items():
+        lowest = min(term.degree for term in terms)
+        first = tuple(term for term in terms if term.degree == lowest)
+        steps.append(Step(part, kind, lowest, first, tuple(sorted({t.degree for t in terms})), path, branch))
+    steps.sort(key=lambda s: (s.part, s.path, s.branch, s.degree, s.signature))
+    return Staircase(equations.architecture.name, name, equations.degree, tuple(steps))
