@@ -23,8 +23,9 @@ from theory.algebra.scalar import Scalar, ScalarLike, size, sqrt
 from theory.errors import UserError, nearest
 
 __all__ = [
-    "Architecture", "Expression", "ParameterSpec", "add_axis_sizes", "branch", "causal", "constant", "dot", "elementwise", "embed",
-    "last", "mean", "module", "parameter", "rename", "select", "shift", "size", "softmax", "sqrt", "total", "window",
+    "Architecture", "Expression", "ParameterSpec", "add_axis_sizes", "branch", "causal", "constant", "dot",
+    "elementwise", "embed", "last", "mean", "module", "parameter", "rename", "select", "shift", "size", "softmax",
+    "sqrt", "total", "window",
 ]  # fmt: skip
 
 SAMPLE = "sample"

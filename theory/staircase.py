@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,6 +99,34 @@ class Staircase:
         lines += ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in rows]
         lines.append("orders of L and more vanish; the multiplier is the sum of the terms' coefficients")
         return "\n".join(lines)
+
+    def to_markdown(self) -> str:
+        """The table in Markdown."""
+        rows = self.rows()
+        if not rows:
+            return "no term holds a token of its own\n"
+        columns = list(rows[0])
+        lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+        lines += ["| " + " | ".join(row[c].replace("|", "\\|") for c in columns) + " |" for row in rows]
+        return "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        """The table as a LaTeX tabular."""
+        lines = [r"\begin{tabular}{llrrrl}", r"part & signature & degree & also at & terms & multiplier \\ \hline"]
+        for step, row in zip(self.steps, self.rows(), strict=True):
+            m = step.signature.order
+            binomial = rf" \binom{{L-1}}{{{m}}}" if step.signature.distinct and m else ""
+            name = step.signature.name.replace("φ", r"\varphi").replace("α", r"\alpha").replace("·ψ", r"\,\psi")
+            multiplier = sympy.latex(step.multiplier)
+            lines.append(
+                f"{row['part']} & ${name}$ & {row['degree']} & {row['also at']} & {row['terms']} & "
+                rf"${multiplier}{binomial}$ \\"
+            )
+        return "\n".join([*lines, r"\end{tabular}"]) + "\n"
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The table as JSON."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The table as JSON-able values."""
