@@ -257,12 +257,11 @@ def _agreement(reference: Trajectory, prediction: Trajectory, threshold: float) 
 def shared_times(reference: Trajectory, prediction: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     """Indices into the two `parameter_times` of the times both have, up to rounding.
 
-    **Raises:** `UserError` when no time after the start is shared, unless the prediction failed
-    before the first one.
+    **Raises:** `UserError` when no time after the start is shared, unless one of the two failed before its first one.
     """
     ours, theirs = reference.parameter_times, prediction.parameter_times
     at_ours, at_theirs = _match(ours, theirs)
-    excused = prediction.status != "completed" and len(theirs) == 1
+    excused = any(run.status != "completed" and len(run.parameter_times) == 1 for run in (reference, prediction))
     if len(at_ours) == 0 or not (excused or np.any(ours[at_ours] > 0)):
         raise UserError(
             f"{reference.name!r} and {prediction.name!r} share no time after t = 0: "
@@ -341,6 +340,16 @@ class Convergence:
         }
 
 
+def common_times(prediction: Trajectory, trainings: Sequence[Trajectory]) -> np.ndarray:
+    """The stored times after t = 0 that `prediction` shares with every training, up to rounding."""
+    times = prediction.parameter_times
+    shared = set(range(len(times)))
+    for run in trainings:
+        shared &= set(_match(run.parameter_times, times)[1].tolist())
+    found = times[sorted(shared)]
+    return found[found > 0]
+
+
 def learning_rate_convergence(
     prediction: Trajectory,
     trainings: Sequence[Trajectory],
@@ -350,32 +359,31 @@ def learning_rate_convergence(
 ) -> Convergence:
     """Error of `prediction` at the last time ≤ `until` that it shares with every training.
 
-    **Arguments:** `trainings`: two or more runs from the same initial arrays, each with its own
-    `learning_rate`; with several seeds the error is averaged over them.
+    **Arguments:** `trainings`: two or more runs from the same initial arrays, each with its own `learning_rate`; with
+    several seeds the error is averaged over them.
 
-    **Raises:** `UserError` for fewer than two different learning rates or no shared time.
+    **Raises:** `UserError` for fewer than two different learning rates, an unknown parameter, or no shared time.
     """
     rates = [float(run.attributes["learning_rate"]) for run in trainings]
     if len(set(rates)) < 2:
         raise UserError(f"convergence needs two different learning rates, found {rates}")
-    by_time: list[dict[float, float]] = []
+    common = common_times(prediction, trainings)
+    common = common[common <= until]
+    if not common.size:
+        raise UserError(
+            f"{prediction.name!r} and the trainings at learning rates {sorted(rates)} share no time in (0, {until:g}]"
+        )
+    time = float(common[-1])
+    found = []
     for run in trainings:
         agreement = _agreement(run, prediction, threshold=1.0)
         if parameter not in agreement.relative_error:
             raise UserError(f"no parameter {parameter!r}: {nearest(parameter, agreement.relative_error)}")
-        error = agreement.relative_error[parameter]
-        mean = error if error.ndim == 1 else np.mean(error, axis=0)
-        at = shared_times(run, prediction)[1]
-        by_time.append(dict(zip(prediction.parameter_times[at].tolist(), mean, strict=True)))
-    common = [t for t in by_time[0] if 0 < t <= until and all(t in other for other in by_time)]
-    if not common:
-        raise UserError(
-            f"{prediction.name!r} and the trainings at learning rates {sorted(rates)} share no time in (0, {until:g}]"
-        )
-    time = max(common)
+        index = int(np.argmin(np.abs(agreement.times - time)))
+        found.append(float(np.mean(agreement.relative_error[parameter][..., index])))
     order = np.argsort(rates)[::-1]
     etas = np.array(rates)[order]
-    errors = np.array([by_time[i][time] for i in order])
+    errors = np.array(found)[order]
     ratios = (errors[:-1] / errors[1:]) ** (math.log(2) / np.log(etas[:-1] / etas[1:]))
     slope = np.polyfit(np.log(etas), np.log(errors), 1)[0]
     return Convergence(

@@ -68,7 +68,7 @@ def loss(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory]) -> Ax
     )
     # A flow that blows up would stretch the axis until nothing else is visible.
     ax.set_ylim(min(0.0, float(np.nanmin(own))), 1.15 * float(np.nanmax(own)))
-    ax.set_xlim(0, float(trained.times[-1]))
+    _span(ax, trained.times)
     _finish(ax, TIME_LABEL, "loss (nats)", "Loss: predicted over trained")
     return ax
 
@@ -86,19 +86,7 @@ def relative_error(ax: Axes, comparison: Comparison, parameter: str) -> Axes:
         label = f"{agreement.name}: ≤ {agreement.worst_error(parameter, until=until):.2%} up to t = {reached:.4g}"
         ax.plot(agreement.times[shown], worst[shown], label=label, **_style(i))
         if math.isfinite(half) and i == 0:
-            ax.axvline(half, color="0.6", linewidth=0.8)
-            ax.annotate(
-                f"half loss, t = {half:.4g}",
-                (half, 0),
-                xycoords=("data", "axes fraction"),
-                xytext=(-3, 4),
-                textcoords="offset points",
-                rotation=90,
-                ha="right",
-                va="bottom",
-                fontsize="small",
-                color="0.35",
-            )
+            ax.axvline(half, color="0.6", linewidth=0.8, label=f"trained loss halved, t = {half:.4g}")
     threshold = comparison.agreements[0].threshold
     ax.axhline(threshold, color="0.6", linewidth=0.8, linestyle=":")
     ax.annotate(
@@ -113,7 +101,7 @@ def relative_error(ax: Axes, comparison: Comparison, parameter: str) -> Axes:
     ax.set_yscale("log")
     bottom, top = ax.get_ylim()
     ax.set_ylim(bottom, min(top, 10.0))
-    _finish(ax, TIME_LABEL, f"‖{parameter}̂ − {parameter}‖ / ‖{parameter}‖", "Relative error")
+    _finish(ax, TIME_LABEL, f"relative error of {parameter}", "‖predicted − trained‖ / ‖trained‖")
     return ax
 
 
@@ -148,7 +136,7 @@ def norms(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory], para
         _mark_end(ax, prediction, times, predicted, i)
     ax.set_yscale("log")
     ax.set_ylim(0.8 * float(by_token.min()), 1.5 * float(by_token.max()))
-    ax.set_xlim(0, float(trained.parameter_times[-1]))
+    _span(ax, trained.parameter_times)
     _finish(ax, TIME_LABEL, "mean ‖w_α‖", "Embedding norms")
     return ax
 
@@ -176,7 +164,7 @@ def correlation(ax: Axes, trained: SignatureCorrelation, predictions: Sequence[S
             **_style(i),
         )
     name = "ρ₍₀₎ (Pearson)" if measure == "pearson" else "1 − MSE (Pearson undefined)"
-    ax.set_xlim(0, float(trained.times[-1]))
+    _span(ax, trained.times)
     _finish(ax, TIME_LABEL, name, "Embedding similarity against order-0 signature similarity")
     return ax
 
@@ -240,7 +228,7 @@ def learning_rate_error(ax: Axes, convergence: Convergence) -> Axes:
 
 def png(figure: Figure, *, dpi: int = 144) -> bytes:
     """The figure as PNG bytes."""
-    return _render(figure, "png", {"Software": None}, dpi=dpi)
+    return _render(figure, "png", {"Software": None}, dpi)
 
 
 def svg(figure: Figure) -> bytes:
@@ -260,10 +248,10 @@ def save(figure: Figure, directory: str | os.PathLike[str], name: str) -> list[P
     return written
 
 
-def _render(figure: Figure, kind: str, metadata: dict[str, None], **options: int) -> bytes:
+def _render(figure: Figure, kind: str, metadata: dict[str, None], dpi: int = 72) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "context-staircase", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format=kind, metadata=metadata, **options)
+        figure.savefig(buffer, format=kind, metadata=metadata, dpi=dpi)
     return buffer.getvalue()
 
 
@@ -305,6 +293,12 @@ def _mark_end(ax: Axes, prediction: Trajectory, times: np.ndarray, series: np.nd
     if prediction.status == "blow-up" and finite.size:
         last = finite[-1]
         ax.plot(times[last], series[last], "x", color=_style(i)["color"], clip_on=False)
+
+
+def _span(ax: Axes, times: np.ndarray) -> None:
+    """From 0 to the last time; a training that failed at once leaves nothing to span."""
+    if times[-1] > 0:
+        ax.set_xlim(0, float(times[-1]))
 
 
 def _style(i: int) -> dict:

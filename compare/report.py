@@ -7,7 +7,6 @@ rest. Everything that comes from a user (names, questions, options) is escaped.
 from __future__ import annotations
 
 import base64
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ def mathml(latex: str) -> str:
 def render(summary: Mapping[str, Any], figures: Sequence[ReportFigure]) -> str:
     """The report of a run.
 
-    **Arguments:** `summary`: the content of `summary.json` (see `compare.run`); `figures`: in the
+    **Arguments:** `summary`: the content of `summary.json` (see `compare.run.summary`); `figures`: in the
     order in which they are shown.
 
     **Returns:** HTML text. **Raises:** `ValueError` when an equation cannot be rendered.
@@ -113,7 +112,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [
             escape(str(claim["claim"])),
-            _code(claim["measure"]),
+            f"{_code(claim['measure'])}<br>{escape(str(claim['scope']))}",
             _value(claim["measured"]),
             _threshold(claim),
             _verdict(claim["verdict"]),
@@ -129,10 +128,8 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _threshold(claim: Mapping[str, Any]) -> str:
-    threshold = claim["threshold"]
-    if isinstance(threshold, list | tuple):
-        return f"between {' and '.join(_value(t) for t in threshold)}"
-    return f"{escape(str(claim['comparison']))} {_value(threshold)}"
+    sign = {"<=": "≤", ">=": "≥"}[claim["comparison"]]
+    return f"{sign} {_value(claim['threshold'])}"
 
 
 def _verdict(verdict: str) -> str:
@@ -140,19 +137,18 @@ def _verdict(verdict: str) -> str:
 
 
 def _set_up(summary: Mapping[str, Any]) -> str:
-    architecture, dataset = summary["architecture"], summary["dataset"]
-    options = ", ".join(f"{k} = {v}" for k, v in architecture.get("options", {}).items())
+    set_up, parameters = summary["set_up"], summary["set_up"]["parameters"]
     pairs = [
-        ("architecture", escape(architecture["name"] + (f" ({options})" if options else ""))),
-        ("data", escape(f"{dataset['name']}, {dataset['samples']} sequences")),
-        ("law", "enumerated completely" if dataset["exact"] else "a sample"),
-        ("axis sizes", escape(", ".join(f"{k} {v}" for k, v in summary["sizes"].items()))),
-        ("initialisation", escape(", ".join(f"{k} = {v}" for k, v in summary["initial"].items()))),
-        ("trained parameters", _value(sum(p["size"] for p in architecture["parameters"].values()))),
+        ("architecture", escape(_listing(set_up["architecture"]))),
+        ("data", escape(_listing(set_up["data"]))),
+        ("axis sizes", escape(_listing(summary["sizes"]))),
+        ("initialisation", escape(_listing(set_up["initial"]))),
+        ("training", escape(_listing(set_up["training"]))),
+        ("trained numbers", _value(sum(p["size"] for p in parameters.values()))),
     ]
     rows = [
         [_code(name), escape(", ".join(p["axes"])), escape(" × ".join(map(str, p["shape"])))]
-        for name, p in architecture["parameters"].items()
+        for name, p in parameters.items()
     ]
     return _definitions(pairs) + _table("Parameters", ["parameter", "axes", "shape"], rows)
 
@@ -176,53 +172,40 @@ def _equations(equations: Sequence[Mapping[str, Any]]) -> str:
 
 def _numbers(summary: Mapping[str, Any]) -> str:
     parts = []
-    for training in summary["trainings"].values():
-        rows = training["rows"]
-        if rows:
-            headings = list(rows[0])
-            parts.append(
-                _table(
-                    f"Predictions against {training['label']}",
-                    headings,
-                    [[escape(row[h]) for h in headings] for row in rows],
-                )
-            )
-    rows = [
-        [
-            escape(name),
-            escape(entry["status"]),
-            _value(entry["last_good_time"]),
-            _value(entry["half_loss_time"]),
-            _value(entry["rho_0"]["peak"]["value"]),
-            _value(entry["rho_0"]["peak"]["time"]),
-        ]
-        for name, entry in summary["runs"].items()
-    ]
-    measure = {entry["rho_0"]["measure"] for entry in summary["runs"].values()}
-    peak = "ρ₍₀₎ at its peak" if measure == {"pearson"} else "1 − MSE at its peak"
-    parts.append(
-        _table(
-            "Every run: how far it came, when its loss halved, and how well its embeddings follow "
-            "the order-0 signatures",
-            ["run", "status", "last good t", "half-loss t", peak, "t of the peak"],
-            rows,
-        )
+    for name, training in summary["trainings"].items():
+        rows = training["table"]
+        headings = list(rows[0])
+        cells = [[escape(row[heading]) for heading in headings] for row in rows]
+        parts.append(_table(f"Predictions against the training {name}", headings, cells))
+    correlations = summary["signature_correlation"]
+    rows = []
+    for name, entry in {**summary["flows"], **summary["trainings"]}.items():
+        peak = correlations[name]["peak"]
+        row = [name, entry["status"], entry["last_good_time"], entry["half_loss_time"], peak["value"], peak["time"]]
+        rows.append([_value(cell) for cell in row])
+    measures = {entry["measure"] for entry in correlations.values()}
+    peak = "ρ₍₀₎ at its peak" if measures == {"pearson"} else "1 − MSE at its peak"
+    caption = (
+        "Every run: how far it came, when its loss halved, and how well its embeddings follow the order-0 signatures"
     )
-    notes = {entry["rho_0"]["note"] for entry in summary["runs"].values()} - {""}
+    parts.append(_table(caption, ["run", "status", "last good t", "half-loss t", peak, "t of the peak"], rows))
+    notes = {entry["note"] for entry in correlations.values()} - {""}
     parts += [f"<p>{escape(note)}</p>" for note in sorted(notes)]
-    for convergence in summary["learning_rate_convergence"]:
+    for entry in [*summary["flows"].values(), *summary["trainings"].values()]:
+        if entry["message"]:
+            parts.append(f"<p>{escape(entry['message'])}</p>")
+    for flow, convergence in summary["learning_rate_convergence"].items():
         rates, errors = convergence["learning_rates"], convergence["errors"]
-        rows = [[_value(r), _value(e)] for r, e in zip(rates, errors, strict=True)]
-        ratios = ", ".join(_value(r) for r in convergence["ratio_when_halved"])
+        rows = [[_value(rate), _value(error)] for rate, error in zip(rates, errors, strict=True)]
+        ratios = ", ".join(_plain(ratio) for ratio in convergence["ratio_when_halved"])
+        caption = (
+            f"Error of {convergence['parameter']} of the flow {flow} at t = {_plain(convergence['time'])} "
+            "for each learning rate"
+        )
         parts.append(
-            _table(
-                f"Error of {convergence['parameter']} against the flow {convergence['prediction']} "
-                f"at t = {_plain(convergence['time'])} for each learning rate",
-                ["learning rate η", "relative error"],
-                rows,
-            )
-            + f"<p>The error falls by a factor {ratios} when η halves; fitted slope "
-            f"{_value(convergence['slope'])} (first order: 1).</p>"
+            _table(caption, ["learning rate η", "relative error"], rows)
+            + f"<p>When η halves the error falls by a factor {escape(ratios)}; fitted slope "
+            f"{_value(convergence['slope'])} (a flow's own error has slope 1).</p>"
         )
     return "".join(parts)
 
@@ -241,7 +224,7 @@ def _figures(figures: Iterable[ReportFigure]) -> str:
 
 
 def _provenance(summary: Mapping[str, Any]) -> str:
-    seconds = {k: f"{v:.1f} s" for k, v in summary["seconds"].items()}
+    seconds = {stage: f"{value:.1f} s" for stage, value in summary["seconds"].items()}
     pairs = [
         ("written", escape(str(summary["written"]))),
         ("seeds", escape(_listing(summary["seeds"]))),
@@ -277,9 +260,9 @@ def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _listing(values: Any) -> str:
     if isinstance(values, Mapping):
-        return ", ".join(f"{k} {_listing(v)}" for k, v in values.items())
+        return ", ".join(f"{key} {_listing(value)}" for key, value in values.items())
     if isinstance(values, list | tuple):
-        return ", ".join(map(str, values))
+        return f"[{', '.join(map(str, values))}]"
     return str(values)
 
 
@@ -292,8 +275,10 @@ def _value(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None:
         return "–"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

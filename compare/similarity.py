@@ -6,7 +6,6 @@ Source: arXiv 2608.30315, section on measurements (S^emb, S^sig,(0), ρ_(0)).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from simulate.trajectory import Trajectory
 from theory import signatures
 from theory.data.dataset import Dataset
 from theory.errors import UserError
+from theory.language import TOKEN, Architecture
 
 # Cosines of one and the same signature differ by rounding alone, a few 1e-16.
 _CONSTANT = 1e-12
@@ -28,27 +28,47 @@ _CONSTANT = 1e-12
 class SignatureSimilarity:
     """S^sig,(0): cosine matrix of the order-0 label signatures φ_α^{y;0} = P(y | α), uncentred.
 
-    `matrix` has axes (token, token) over `tokens`, the indices of the tokens that occur;
-    `token_names` names them, `left_out` names those that never occur and so have no signature.
+    `matrix` has axes (token, token) over `tokens`, the indices of the tokens taken; `token_names` names them.
+    `left_out` names the tokens that never occur and so have no signature; `rarer` counts those not taken.
     """
 
     matrix: np.ndarray
     tokens: np.ndarray
     token_names: tuple[str, ...]
     left_out: tuple[str, ...]
+    rarer: int = 0
 
     @property
     def constant(self) -> bool:
         """Whether every pair has the same similarity, so that no correlation is defined."""
         return bool(np.ptp(_pairs(self.matrix)) <= _CONSTANT)
 
+    @property
+    def note(self) -> str:
+        """What is undefined or left out, in words; empty when nothing is."""
+        notes = []
+        if self.constant:
+            notes.append(
+                "the signature similarity is the same for every pair, so Pearson and Spearman are undefined: "
+                "1 − MSE is reported"
+            )
+        if self.left_out:
+            names = ", ".join(self.left_out[:20]) + (", …" if len(self.left_out) > 20 else "")
+            notes.append(f"left out because they never occur ({len(self.left_out)}): {names}")
+        if self.rarer:
+            notes.append(f"over the {len(self.tokens)} most frequent tokens; {self.rarer} rarer ones are not used")
+        return "; ".join(notes)
 
-def signature_similarity(dataset: Dataset) -> SignatureSimilarity:
-    """Order-0 label-signature similarity of the tokens of `dataset`.
+
+def signature_similarity(dataset: Dataset, *, at_most: int = 500) -> SignatureSimilarity:
+    """Order-0 label-signature similarity of the tokens of `dataset`, the `at_most` most frequent ones.
 
     **Raises:** `UserError` when fewer than three tokens occur (two pairs at least are needed).
     """
-    signature = signatures.label_signature(dataset, 0)
+    probability = signatures.token_probability(dataset)
+    # Ties go to the smaller index, and the tokens keep their order.
+    taken = np.sort(np.argsort(-probability, kind="stable")[:at_most])
+    signature = signatures.label_signature(dataset, 0, taken[probability[taken] > 0].tolist())
     if len(signature.tokens) < 3:
         raise UserError(
             f"similarity needs at least three tokens that occur, dataset {dataset.name!r} has {len(signature.tokens)}"
@@ -57,7 +77,8 @@ def signature_similarity(dataset: Dataset) -> SignatureSimilarity:
         matrix=signatures.cosine_similarity(signature),
         tokens=np.asarray(signature.indices),
         token_names=signature.tokens,
-        left_out=signature.missing,
+        left_out=dataset.tokens_that_never_occur(),
+        rarer=int(np.count_nonzero(probability)) - len(signature.tokens),
     )
 
 
@@ -112,7 +133,7 @@ def signature_correlation(
 ) -> SignatureCorrelation:
     """ρ_(0)(t) of the parameter `embedding` (axes token, embed) along `trajectory`.
 
-    **Raises:** `UserError` when `embedding` is no parameter with a token axis and one other.
+    **Raises:** `UserError` when `embedding` is no parameter with a token axis and another one.
     """
     vectors = embeddings(trajectory, embedding)[..., similarity.tokens, :]
     target = _pairs(similarity.matrix)
@@ -127,14 +148,6 @@ def signature_correlation(
         if not similarity.constant:
             pearson[i] = _pearson(measured, target)
             spearman[i] = _pearson(rankdata(measured), ranks)
-    notes = []
-    if similarity.constant:
-        notes.append(
-            "the signature similarity is the same for every pair, so Pearson and Spearman are "
-            "undefined: 1 − MSE is reported"
-        )
-    if similarity.left_out:
-        notes.append(f"left out because they never occur: {', '.join(similarity.left_out)}")
     shape = vectors.shape[:-2]
     return SignatureCorrelation(
         name=trajectory.name,
@@ -143,21 +156,22 @@ def signature_correlation(
         spearman=spearman.reshape(shape),
         one_minus_mse=one_minus_mse.reshape(shape),
         left_out=similarity.left_out,
-        note="; ".join(notes),
+        note=similarity.note,
     )
 
 
 def embeddings(trajectory: Trajectory, parameter: str) -> np.ndarray:
-    """The embedding `parameter` over time: ([seed,] time, token, embed)."""
+    """The embedding `parameter` over time, all its axes but the token's flattened: ([seed,] time, token, width)."""
     array = comparison.parameter(trajectory, parameter)
     others = [axis for axis in array.dims if axis not in ("seed", "time", "token")]
-    if "token" not in array.dims or len(others) != 1:
+    if "token" not in array.dims or not others:
         raise UserError(
-            f"parameter {parameter!r} with axes {tuple(map(str, array.dims))} is no embedding: "
-            "it needs the axis 'token' and one other"
+            f"parameter {parameter!r} with axes ({', '.join(map(str, array.dims))}) is no embedding: "
+            "it needs the axis 'token' and another one"
         )
     leading = ["seed", "time"] if "seed" in array.dims else ["time"]
-    return array.transpose(*leading, "token", *others).to_numpy()
+    vectors = array.transpose(*leading, "token", *others).to_numpy()
+    return vectors.reshape(*vectors.shape[: len(leading) + 1], -1)
 
 
 def embedding_norms(trajectory: Trajectory, parameter: str) -> np.ndarray:
@@ -165,9 +179,15 @@ def embedding_norms(trajectory: Trajectory, parameter: str) -> np.ndarray:
     return np.linalg.norm(embeddings(trajectory, parameter), axis=-1)
 
 
-def embedding_parameters(axes: dict[str, Sequence[str]]) -> list[str]:
-    """Names of the parameters that embed tokens: axis 'token' and exactly one other."""
-    return [name for name, own in axes.items() if "token" in own and len(own) == 2]
+def embedding_parameter(architecture: Architecture) -> str:
+    """The name of the parameter that embeds tokens: the first with an axis `token` and another one.
+
+    **Raises:** `UserError` when there is none.
+    """
+    for name, spec in architecture.parameters.items():
+        if TOKEN in spec.axes and len(spec.axes) > 1:
+            return name
+    raise UserError(f"{architecture.name} embeds no tokens: none of its parameters has an axis 'token' and another one")
 
 
 def _pairs(matrix: np.ndarray) -> np.ndarray:

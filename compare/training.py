@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from rich.console import Console
 from rich.progress import Progress
 
 from compare.module import ArchitectureModule, Precision
@@ -63,6 +64,7 @@ def train(
     - `observables`: name → function of (parameters, dataset), evaluated at the save times.
     - `dtype`: "float64" or "float32".
     - `name`: what the result calls itself.
+    - `progress`: a progress bar on standard error.
 
     **Returns:** a `Trajectory` of kind "training" with every parameter, the series `loss` (of the full dataset) and the
     Frobenius norms `norm_<parameter>`. When a number stops being finite the status is "blow-up", the trajectory ends at
@@ -73,18 +75,18 @@ def train(
     if not (isinstance(learning_rate, int | float) and math.isfinite(learning_rate)):
         raise UserError(f"learning_rate must be a positive number, but is {learning_rate!r}")
     save_steps = _save_steps(save, learning_rate, until, steps)
-    _check_dataset(architecture, dataset, initial)
+    check_training(architecture, dataset, initial, batch=batch, replacement=replacement, seeds=seeds)
     for key in observables or {}:
         if key in architecture.parameters or key == "loss" or key.startswith("norm_"):
             raise UserError(f"an observable cannot be called {key!r}: that name is taken")
-    seeds = _checked_seeds(seeds, batch)
+    seeds = tuple(int(seed) for seed in seeds)
     runs = [_Run(architecture, dataset, initial, learning_rate, batch, replacement, seed, dtype) for seed in seeds]
     started = time.perf_counter()
     saved: list[list[dict[str, np.ndarray]]] = []
     losses: list[list[float]] = []
     blown: list[int] = []
     stopped_by = "steps"
-    with _deterministic(), Progress(disable=not progress, transient=True) as bar:
+    with _deterministic(), Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
         task = bar.add_task(f"training {name}, η = {learning_rate:g}", total=int(save_steps[-1]))
         for step in save_steps.tolist():
             for run in runs:
@@ -268,7 +270,24 @@ def _save_steps(
     return np.unique(np.append(wanted[wanted <= end], end))
 
 
-def _checked_seeds(seeds: Sequence[int], batch: int | Literal["full"]) -> tuple[int, ...]:
+def check_training(
+    architecture: Architecture,
+    dataset: Dataset,
+    initial: Mapping[str, np.ndarray],
+    *,
+    batch: int | Literal["full"] = "full",
+    replacement: bool = True,
+    seeds: Sequence[int] = (0,),
+) -> None:
+    """Refuse what `train` could not do, before any work. **Raises:** `UserError`, as `train` does."""
+    _check_seeds(seeds, batch)
+    if batch != "full":
+        batches(dataset.weights, batch, replacement=replacement)
+    _check_dataset(architecture, dataset, initial)
+    ArchitectureModule(architecture, initial)
+
+
+def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"]) -> None:
     if not seeds:
         raise UserError("training needs at least one seed")
     for seed in seeds:
@@ -280,7 +299,6 @@ def _checked_seeds(seeds: Sequence[int], batch: int | Literal["full"]) -> tuple[
         raise UserError(
             "seeds decide which batches are drawn, and full-batch training draws none: give one seed or a batch size"
         )
-    return tuple(int(seed) for seed in seeds)
 
 
 def _check_dataset(architecture: Architecture, dataset: Dataset, initial: Mapping[str, np.ndarray]) -> None:

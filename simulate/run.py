@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simulate.experiment import Experiment
+    from simulate.schedule import Schedule
     from simulate.trajectory import Trajectory
 
 _VERSIONED = ("context-staircase", "numpy", "scipy", "sympy", "jax", "diffrax", "xarray")
 
 
-def run_flows(experiment: Experiment, *, progress: bool = False) -> dict[str, Trajectory]:
+def run_flows(
+    experiment: Experiment, *, schedule: Schedule | None = None, progress: bool = False
+) -> dict[str, Trajectory]:
     """Integrate every flow of the experiment, each from the same initial arrays.
+
+    **Arguments:** `schedule`: save times up to the end in place of the experiment's own, such as a training can share.
 
     **Returns:** flow kind → trajectory, in the order of the file. A flow that fails numerically is among them, with its
     status. **Raises:** `NumericalFailure` when "half-loss" or "one-nat" is not reached.
@@ -26,7 +31,10 @@ def run_flows(experiment: Experiment, *, progress: bool = False) -> dict[str, Tr
     from simulate.flow import integrate
 
     flow = experiment.flow
-    until, schedule = experiment.until(), experiment.schedule()
+    if schedule is None:
+        until, schedule = experiment.until(), experiment.schedule()
+    else:
+        until = schedule.until
     initial = experiment.initial_parameters()
     axes = {name: spec.axes for name, spec in experiment.architecture().parameters.items()}
     return {

@@ -118,7 +118,7 @@ def test_rows_are_matched_by_their_coordinate():
 
 def test_only_shared_times_are_compared():
     theta = arrays()
-    finer = np.array([0.0, 0.5, 1.0 + 1e-13, 3.0])
+    finer = np.array([0.0, 0.5, 1.0 + 1e-13, 3.0 - 1e-13])
     guess = {name: np.stack([array[0], array[0], array[1], array[3]]) for name, array in theta.items()}
     agreement = compare(trained(theta), predicted(guess, [4.0, 3.5, 3.1, 1.1], times=finer))["exact"]
     np.testing.assert_array_equal(agreement.times, [0.0, 1.0, 3.0])

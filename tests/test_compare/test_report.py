@@ -12,47 +12,53 @@ SUMMARY = {
     "claims": [
         {
             "claim": "E follows <b>SGD</b>",
-            "measure": "relative error",
+            "measure": "relative-error",
+            "scope": "E, flow exact, at t = 436",
             "measured": 0.00055,
             "threshold": 0.002,
-            "comparison": "≤",
+            "comparison": "<=",
             "verdict": "holds",
         },
         {
             "claim": "the error halves",
-            "measure": "ratio",
-            "measured": 3.1,
-            "threshold": [1.7, 2.3],
-            "comparison": "between",
+            "measure": "error-ratio",
+            "scope": "E, flow exact",
+            "measured": 1.1,
+            "threshold": 1.7,
+            "comparison": ">=",
             "verdict": "fails",
         },
     ],
-    "architecture": {
-        "name": "feed_forward",
-        "options": {"activation": "gelu"},
+    "set_up": {
+        "architecture": {"name": "feed_forward", "activation": "gelu"},
         "parameters": {"E": {"axes": ["token", "embed"], "shape": [20, 128], "size": 2560}},
+        "data": {"task": "add", "samples": 400, "exact": True},
+        "initial": {"gamma": 0.8, "seed": 0},
+        "training": {"learning_rate": [0.1], "batch": "full"},
     },
-    "dataset": {"name": "add", "samples": 400, "exact": True},
     "sizes": {"token": 20, "embed": 128},
-    "initial": {"gamma": 0.8, "seed": 0},
     "equations": [
         {
             "title": "cut-logits, degree 4",
             "lines": [r"\frac{\mathrm{d} E_{\alpha}}{\mathrm{d} t} = \sum_{\nu} U_{\nu} \varphi_{\alpha}^{y;0}(\nu)"],
         }
     ],
-    "trainings": {"sgd": {"label": "SGD, η = 0.1", "rows": [{"prediction": "exact", "parameter": "<E>"}]}},
-    "runs": {
-        "exact": {
-            "status": "completed",
-            "last_good_time": 600.0,
-            "half_loss_time": None,
-            "rho_0": {"measure": "pearson", "peak": {"value": 0.998, "time": 480.0}, "note": ""},
+    "flows": {"exact": {"status": "completed", "message": None, "last_good_time": 600.0, "half_loss_time": None}},
+    "trainings": {
+        "sgd-0.1": {
+            "table": [{"prediction": "exact", "parameter": "<E>"}],
+            "status": "blow-up",
+            "message": "stopped <being> finite",
+            "last_good_time": 3.0,
+            "half_loss_time": [436.0, 437.0],
         }
     },
-    "learning_rate_convergence": [
-        {
-            "prediction": "exact",
+    "signature_correlation": {
+        name: {"measure": "pearson", "peak": {"value": 0.998, "time": 480.0}, "note": ""}
+        for name in ("exact", "sgd-0.1")
+    },
+    "learning_rate_convergence": {
+        "exact": {
             "parameter": "E",
             "time": 436.0,
             "learning_rates": [0.2, 0.1],
@@ -60,7 +66,7 @@ SUMMARY = {
             "ratio_when_halved": [2.0],
             "slope": 1.0,
         }
-    ],
+    },
     "written": "2026-01-01T00:00:00+00:00",
     "seeds": {"initial": 0, "training": [0]},
     "versions": {"torch": "2"},
@@ -132,7 +138,7 @@ def test_claims_show_threshold_and_verdict():
     text = " ".join(Page(render(SUMMARY, [])).text)
     assert "1 of 2 claims declared before the run hold" in text
     assert "≤ 0.002" in text and "0.00055" in text and "holds" in text
-    assert "between 1.7 and 2.3" in text and "fails" in text
+    assert "≥ 1.7" in text and "fails" in text
     without = copy.deepcopy(SUMMARY) | {"claims": []}
     assert "declares no claims" in render(without, [])
 

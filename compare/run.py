@@ -1,0 +1,399 @@
+"""The main job: integrate the flows of an experiment, train the same model, and write how far they agree."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import simulate.run
+from compare import figures
+from compare.claims import Evidence, Verdict, check_claims, evaluate_claims
+from compare.comparison import (
+    Comparison,
+    Convergence,
+    common_times,
+    compare,
+    half_loss_time,
+    jsonable,
+    learning_rate_convergence,
+)
+from compare.report import ReportFigure, render
+from compare.similarity import (
+    SignatureCorrelation,
+    SignatureSimilarity,
+    embedding_parameter,
+    embeddings,
+    signature_correlation,
+    signature_similarity,
+)
+from compare.training import check_training, train
+from simulate.schedule import Schedule
+from simulate.trajectory import Trajectory, save_trajectories
+from theory.errors import UserError
+from theory.signatures import cosine_similarity
+
+if TYPE_CHECKING:
+    from simulate.experiment import Experiment
+
+# The error up to which a prediction is called valid, where the numbers list a validity window.
+VALIDITY_THRESHOLD = 0.01
+
+
+@dataclass(frozen=True)
+class ComparisonRun:
+    """Everything that one comparison computed.
+
+    - `flows`: kind → trajectory; `trainings`: one for each learning rate, in the order of the file. The first is the main
+      one: claims and figures are about it.
+    - `comparisons`: training name → its comparison with every flow.
+    - `convergences`: flow → its error at the learning rates (empty with a single one).
+    - `correlations`: flow kind or training name → ρ_(0) along it.
+    - `seconds`: wall time by stage.
+    """
+
+    experiment: Experiment
+    embedding: str
+    similarity: SignatureSimilarity
+    flows: Mapping[str, Trajectory]
+    trainings: Mapping[str, Trajectory]
+    comparisons: Mapping[str, Comparison]
+    convergences: Mapping[str, Convergence]
+    correlations: Mapping[str, SignatureCorrelation]
+    claims: tuple[Verdict, ...]
+    seconds: Mapping[str, float]
+
+    @property
+    def main(self) -> Trajectory:
+        """The training at the first learning rate of the file."""
+        return next(iter(self.trainings.values()))
+
+    def failures(self) -> list[str]:
+        """One sentence for each run whose numbers failed in a way the experiment does not expect."""
+        expected = ("completed", *self.experiment.flow.expected)
+        failed = {name: flow for name, flow in self.flows.items() if flow.status not in expected}
+        failed |= {name: run for name, run in self.trainings.items() if run.status != "completed"}
+        return [f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items()]
+
+
+def run_comparison(experiment: Experiment, *, progress: bool = False) -> ComparisonRun:
+    """Integrate, train and compare.
+
+    All flows and trainings start from the same arrays and are saved on one schedule: the experiment's, moved to whole steps
+    of the largest learning rate.
+
+    **Raises:** `UserError`, before any work, for an experiment without `[sgd]`, with claims that cannot be measured, or
+    with parameters left unsaved; `NumericalFailure` when "half-loss" or "one-nat" is not reached.
+    """
+    if experiment.sgd is None:
+        raise UserError("a comparison needs a section [sgd] with a learning_rate")
+    if experiment.save.parameters != "all":
+        raise UserError("a comparison needs every parameter at every save time: leave save.parameters at 'all'")
+    check_claims(experiment)
+    architecture, dataset, sgd = experiment.architecture(), experiment.dataset(), experiment.sgd
+    if len(set(sgd.learning_rate)) < len(sgd.learning_rate):
+        raise UserError("sgd.learning_rate names one learning rate twice")
+    initial = experiment.initial_parameters()
+    check_training(architecture, dataset, initial, batch=sgd.batch, replacement=sgd.replacement, seeds=sgd.seeds)
+    embedding = embedding_parameter(architecture)
+    similarity = signature_similarity(dataset)
+    seconds: dict[str, float] = {}
+
+    shared, per_rate = shared_schedules(experiment.schedule(), sgd.learning_rate)
+    started = time.perf_counter()
+    flows = simulate.run.run_flows(experiment, schedule=shared, progress=progress)
+    seconds["flows"] = time.perf_counter() - started
+    trainings = {}
+    for rate, schedule in per_rate.items():
+        started = time.perf_counter()
+        name = training_name(rate)
+        trainings[name] = train(
+            architecture,
+            dataset,
+            initial,
+            learning_rate=rate,
+            save=schedule,
+            batch=sgd.batch,
+            replacement=sgd.replacement,
+            seeds=sgd.seeds,
+            dtype=sgd.dtype,
+            name=name,
+            progress=progress,
+        )
+        seconds[name] = time.perf_counter() - started
+
+    started = time.perf_counter()
+    comparisons = {name: compare(run, *flows.values(), threshold=VALIDITY_THRESHOLD) for name, run in trainings.items()}
+    main_name, main = next(iter(trainings.items()))
+    half_loss = _mean(half_loss_time(main.times, main["loss"].to_numpy()))
+    convergences = _convergences(flows, trainings, embedding, half_loss if math.isfinite(half_loss) else shared.until)
+    correlations = {
+        name: signature_correlation(run, similarity, embedding=embedding)
+        for name, run in {**flows, **trainings}.items()
+    }
+    evidence = Evidence(
+        agreements={agreement.name: agreement for agreement in comparisons[main_name].agreements},
+        convergences=convergences,
+        correlations={**{kind: correlations[kind] for kind in flows}, "training": correlations[main_name]},
+        flows=flows,
+        half_loss=half_loss,
+    )
+    claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)
+    seconds["comparison"] = time.perf_counter() - started
+    return ComparisonRun(
+        experiment,
+        embedding,
+        similarity,
+        flows,
+        trainings,
+        comparisons,
+        convergences,
+        correlations,
+        claims,
+        seconds,
+    )
+
+
+def _convergences(
+    flows: Mapping[str, Trajectory], trainings: Mapping[str, Trajectory], parameter: str, until: float
+) -> dict[str, Convergence]:
+    """The error of each flow over the learning rates, where flow and trainings came far enough to share a time."""
+    runs = [run for run in trainings.values() if run.status == "completed"]
+    if len(runs) < 2:
+        return {}
+    return {
+        kind: learning_rate_convergence(flow, runs, parameter=parameter, until=until)
+        for kind, flow in flows.items()
+        if flow.status == "completed" and np.any(common_times(flow, runs) <= until)
+    }
+
+
+def training_name(learning_rate: float) -> str:
+    """What a training is called in results: "sgd-0.1"."""
+    return f"sgd-{learning_rate:g}"
+
+
+def shared_schedules(schedule: Schedule, learning_rates: tuple[float, ...]) -> tuple[Schedule, dict[float, Schedule]]:
+    """Save times for the flows, and for each training the times on whole steps that the flows contain.
+
+    The times are moved to whole steps of the largest learning rate; a training whose learning rate divides it is saved at
+    exactly those times, another one at its own nearest steps, which are then added to the flows' times.
+    """
+    coarse = schedule.snapped(max(learning_rates))
+    per_rate = {rate: coarse.snapped(rate) for rate in learning_rates}
+    times = np.unique(np.concatenate([own.times for own in per_rate.values()]))
+    # Products like 3·0.2 and 6·0.1 differ by rounding and are one time.
+    apart = np.concatenate([[True], np.diff(times) > 1e-9 * times[-1]])
+    return Schedule(times[apart]), per_rate
+
+
+def write_comparison(directory: Path, run: ComparisonRun) -> dict[str, Any]:
+    """Write a run directory: `experiment.toml`, `trajectories.nc`, `equations.tex`, `figures/`, `summary.json`,
+    `report.html`.
+
+    **Returns:** the content of `summary.json`.
+    """
+    started = time.perf_counter()
+    (directory / "experiment.toml").write_text(run.experiment.to_toml(), encoding="utf-8")
+    save_trajectories(directory / "trajectories.nc", {**run.flows, **run.trainings})
+    (directory / "equations.tex").write_text(equations_document(run.experiment), encoding="utf-8")
+    (directory / "figures").mkdir()
+    drawn = draw(run)
+    for name, (figure, _) in drawn.items():
+        figures.save(figure, directory / "figures", name)
+    captions = [{"name": name, "caption": caption} for name, (_, caption) in drawn.items()]
+    seconds = {**run.seconds, "figures": time.perf_counter() - started}
+    content = summary(run) | {"figures": captions, "seconds": seconds}
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    (directory / "summary.json").write_text(text + "\n", encoding="utf-8")
+    (directory / "report.html").write_text(report_of(directory), encoding="utf-8")
+    return content
+
+
+def report_of(directory: Path) -> str:
+    """The HTML report of a run directory, from its `summary.json` and `figures/`.
+
+    **Raises:** `UserError` when the directory is no run of `staircase compare`.
+    """
+    path = directory / "summary.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{str(directory)!r} is no run directory: it has no summary.json") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("kind") != "comparison":
+        raise UserError(f"{str(directory)!r} holds no comparison: write one with `staircase compare`")
+    shown = []
+    for entry in content["figures"]:
+        file = directory / "figures" / f"{entry['name']}.svg"
+        if not file.is_file():
+            raise UserError(f"the figure {str(file)!r} is missing")
+        shown.append(ReportFigure(entry["name"], file.read_bytes(), entry["caption"]))
+    return render(content, shown)
+
+
+def summary(run: ComparisonRun) -> dict[str, Any]:
+    """The numbers of a comparison, for `summary.json`; every value is plain JSON."""
+    experiment, architecture, dataset = run.experiment, run.experiment.architecture(), run.experiment.dataset()
+    content = simulate.run.summary(experiment, run.flows)
+    shapes = architecture.shapes(experiment.sizes())
+    sections = experiment.to_dict()
+    kinds = " and ".join(run.flows)
+    task = sections["data"]["task"]
+    content |= {
+        "kind": "comparison",
+        "title": experiment.title or f"{architecture.name} on {dataset.name}",
+        "question": f"How far do the flows ({kinds}) of {architecture.name} predict SGD training on {task}?",
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "set_up": {
+            "architecture": sections["architecture"],
+            "parameters": {
+                name: {"axes": list(spec.axes), "shape": list(shapes[name]), "size": math.prod(shapes[name])}
+                for name, spec in architecture.parameters.items()
+            },
+            "data": sections["data"] | {"samples": dataset.n_samples, "exact": dataset.exact},
+            "initial": sections["initial"],
+            "training": sections["sgd"],
+        },
+        "claims": [verdict.to_dict() for verdict in run.claims],
+        "embedding": run.embedding,
+        "trainings": {
+            name: {
+                "status": training.status,
+                "message": training.attributes["message"],
+                "learning_rate": training.attributes["learning_rate"],
+                "last_good_time": training.attributes["last_good_time"],
+                "steps": training.attributes["steps"],
+                "seconds_run": training.attributes["seconds_run"],
+                "half_loss_time": jsonable(half_loss_time(training.times, training["loss"].to_numpy())),
+                "times": jsonable(training.times),
+                "loss": jsonable(training["loss"].to_numpy()),
+                "table": run.comparisons[name].rows(),
+                "comparison": run.comparisons[name].to_dict()["predictions"],
+            }
+            for name, training in run.trainings.items()
+        },
+        "learning_rate_convergence": {kind: found.to_dict() for kind, found in run.convergences.items()},
+        "signature_correlation": {name: found.to_dict() for name, found in run.correlations.items()},
+        "equations": equation_lines(experiment),
+    }
+    for kind, flow in run.flows.items():
+        content["flows"][kind]["half_loss_time"] = jsonable(half_loss_time(flow.times, flow["loss"].to_numpy()))
+    content["versions"] |= {name: version(name) for name in ("torch", "matplotlib", "latex2mathml")}
+    return content
+
+
+def equation_lines(experiment: Experiment) -> list[dict[str, Any]]:
+    """For each derived flow: a title and its equations as LaTeX formulas, one string each."""
+    systems = []
+    for kind in experiment.flow.kinds:
+        equations = getattr(experiment.field(kind), "equations", None)
+        if equations is not None:
+            title = f"{kind}: loss to degree {equations.degree}, prediction {equations.prediction}"
+            systems.append({"flow": kind, "title": title, "lines": equations.latex_lines()})
+    return systems
+
+
+def equations_document(experiment: Experiment) -> str:
+    """The equations of every derived flow, as LaTeX to include."""
+    parts = []
+    for kind in experiment.flow.kinds:
+        equations = getattr(experiment.field(kind), "equations", None)
+        if equations is not None:
+            parts.append(f"% The flow {kind} of {equations.architecture.name}\n{equations.to_latex()}")
+        else:
+            parts.append(f"% The flow {kind} is the full gradient flow, by automatic differentiation.")
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(run: ComparisonRun) -> dict[str, tuple[figures.Figure, str]]:
+    """The figures of a run, by file name, each with the sentence that says how to read it."""
+    main, flows = run.main, list(run.flows.values())
+    comparison = run.comparisons[main.name]
+    drawn: dict[str, tuple[figures.Figure, str]] = {}
+
+    figure, (ax,) = figures.canvas()
+    figures.loss(ax, main, flows)
+    drawn["loss"] = (
+        figure,
+        (
+            f"Loss of {main.name} (wide grey line) and of each flow from the same initial arrays. A dashed line that stays on "
+            "the grey one predicts the training."
+        ),
+    )
+    figure, (ax,) = figures.canvas()
+    figures.relative_error(ax, comparison, run.embedding)
+    drawn["relative-error"] = (
+        figure,
+        (
+            f"Relative error of the embeddings {run.embedding} of each flow against {main.name}, with the worst value up to "
+            "the time at which the trained loss has halved."
+        ),
+    )
+    figure, (ax,) = figures.canvas()
+    figures.norms(ax, main, flows, run.embedding)
+    drawn["embedding-norms"] = figure, "Mean norm of the token embeddings, trained and predicted."
+
+    correlations = [run.correlations[kind] for kind in run.flows]
+    figure, (ax,) = figures.canvas()
+    figures.correlation(ax, run.correlations[main.name], correlations)
+    drawn["signature-correlation"] = (
+        figure,
+        (
+            "How the similarity of embeddings follows the similarity of order-0 probability signatures, over pairs of tokens."
+        ),
+    )
+    moment = run.correlations[main.name].peak[1]
+    figure, axes = figures.canvas(3, width=3.4, height=3.6)
+    closest = flows[0]
+    figures.similarity_matrices(
+        axes,
+        [
+            ("order-0 signature", run.similarity.matrix),
+            _similarity_at(run, closest, moment, f"{closest.name} flow"),
+            _similarity_at(run, main, moment, main.name),
+        ],
+        run.similarity.token_names,
+    )
+    drawn["similarity"] = (
+        figure,
+        (
+            f"Cosine similarity of signatures, of predicted and of trained embeddings, at the time of the training's peak, "
+            f"t = {moment:.4g}, or the last time before it."
+        ),
+    )
+    for kind, convergence in run.convergences.items():
+        figure, (ax,) = figures.canvas(width=5.0)
+        figures.learning_rate_error(ax, convergence)
+        drawn[f"learning-rate-{kind}"] = (
+            figure,
+            (
+                f"Error of the {kind} flow against training at each learning rate, at one time. A flow's own error is of first "
+                "order in η: slope 1. A flat line means that truncation, not the step size, limits the prediction."
+            ),
+        )
+    return drawn
+
+
+def _similarity_at(run: ComparisonRun, trajectory: Trajectory, moment: float, label: str) -> tuple[str, np.ndarray]:
+    """Embedding similarity at the last stored time ≤ `moment`, of the first seed where there are several."""
+    times = trajectory.parameter_times
+    index = int(np.flatnonzero(times <= moment * (1 + 1e-9))[-1])
+    rows = embeddings(trajectory, run.embedding)
+    if trajectory.seeds is not None:
+        rows, label = rows[0], f"{label}, seed {trajectory.seeds[0]}"
+    return f"{label}, t = {times[index]:.4g}", cosine_similarity(rows[index][run.similarity.tokens])
+
+
+def _mean(values: Any) -> float:
+    finite = np.ravel(values)[np.isfinite(np.ravel(values))]
+    return float(finite.mean()) if finite.size else math.nan
