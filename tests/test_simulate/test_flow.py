@@ -11,6 +11,7 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 
+from simulate import flow
 from simulate.flow import integrate, saved_bytes, time_of_loss
 from simulate.schedule import Schedule
 from theory.errors import NumericalFailure, UserError
@@ -264,6 +265,10 @@ def test_tolerance_follows_the_initial_scale_of_each_parameter():
     assert 0.7 <= atol["a"] / 1e-8 <= 1.42 and 0.7 <= atol["b"] / 1e-17 <= 1.42
     coarse = two_flow(*start, **options, atol=1e-3)
     assert coarse.attributes["steps_accepted"] < run.attributes["steps_accepted"]
+
+
+def test_a_small_parameter_is_not_drowned_in_the_error_norm():
+    assert float(flow._block_norm({"large": jnp.zeros(1000), "small": jnp.full(3, 2.0)})) == 2.0
 
 
 def test_second_call_compiles_nothing():

@@ -47,6 +47,7 @@ def test_steps_are_unique_whole_and_keep_zero():
     steps = schedule.steps(0.1)
     assert steps.tolist() == [0, 3, 10]
     np.testing.assert_allclose(schedule.snapped(0.1).times, [0, 0.3, 1.0], rtol=1e-14)
+    assert Schedule([0.3, 1.0]).steps(0.1).tolist() == [0, 3, 10]
 
 
 def test_tenfold_smaller_rate_keeps_the_times():

@@ -122,7 +122,8 @@ def test_an_old_run_is_replaced_only_by_force_and_only_by_a_whole_one(here, capf
         (["simulate", "sum.toml", "-o", "a/b"], "no directory"),
     ],
 )
-def test_mistakes_are_one_sentence_and_touch_nothing(here, capfd, words, sentence):
+def test_mistakes_are_one_sentence_before_any_work(here, capfd, monkeypatch, words, sentence):
+    monkeypatch.setattr("simulate.run.run_flows", lambda *_, **__: 1 / 0)
     assert theory.cli.main(words) == 2
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("staircase: ") and sentence in err and err.count("\n") == 1
