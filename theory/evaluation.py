@@ -169,7 +169,7 @@ class _Evaluation:
     def _gather(self, name: str, indices: tuple[str, ...], sources: dict[str, OneHot]) -> Operand:
         array, axes = self._at_places(name, indices)
         for index in dict.fromkeys(i for i in axes if i in sources):
-            key = (name, indices, index, sources[index])
+            key = (name, indices, index, tuple(sources.get(i) for i in indices))
             if key not in self.gathered or axes.count(index) > 1:
                 ids, id_axes = self._ids(sources[index])
                 while axes.count(index) > 1:
