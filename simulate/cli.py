@@ -27,8 +27,8 @@ def simulate(
 ) -> None:
     """Integrate the flows of an experiment.
 
-    Writes DIR with experiment.toml (as resolved), trajectories.nc (one group per flow) and summary.json, and prints one
-    line per flow. Exit status 3 when a flow fails in a way that the experiment does not list under flow.expected.
+    Writes DIR with experiment.toml (as resolved), trajectories.nc (one group per flow), summary.json and equations.tex, and
+    prints one line per flow. Exit status 3 when a flow fails in a way that the experiment does not list under flow.expected.
     """
     from simulate.experiment import load_experiment
     from simulate.rundir import check_run_directory, run_directory

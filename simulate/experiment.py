@@ -181,6 +181,7 @@ class Experiment:
         self.sections = sections
         self.folder = folder
         self.name = name
+        self._fields: dict[str, VectorField] = {}
 
     title = property(lambda self: self.sections.title)
     initial = property(lambda self: self.sections.initial)
@@ -235,11 +236,13 @@ class Experiment:
         )
 
     def field(self, kind: str) -> VectorField:
-        """The vector field of one of `flow.kinds`."""
-        from simulate import fields
+        """The vector field of one of `flow.kinds`; the same object at every call, so that it is compiled once."""
+        if kind not in self._fields:
+            from simulate import fields
 
-        flow = self.sections.flow
-        return fields.field(self.architecture(), kind, flow.degree, flow.keep)
+            flow = self.sections.flow
+            self._fields[kind] = fields.field(self.architecture(), kind, flow.degree, flow.keep)
+        return self._fields[kind]
 
     def until(self) -> float:
         """The end of the flow as a time; for "half-loss" and "one-nat" found on the exact flow.

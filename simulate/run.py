@@ -93,13 +93,27 @@ def summary(experiment: Experiment, trajectories: Mapping[str, Trajectory]) -> d
 
 
 def write_run(directory: Path, experiment: Experiment, trajectories: Mapping[str, Trajectory]) -> None:
-    """Write `experiment.toml` (as resolved), `trajectories.nc` (one group per flow) and `summary.json`."""
+    """Write `experiment.toml` (as resolved), `trajectories.nc` (one group per flow), `summary.json`, `equations.tex`."""
     from simulate.trajectory import save_trajectories
 
     (directory / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
     save_trajectories(directory / "trajectories.nc", dict(trajectories))
     content = json.dumps(summary(experiment, trajectories), indent=2, ensure_ascii=False, allow_nan=False)
+    (directory / "equations.tex").write_text(equations_latex(experiment), encoding="utf-8")
     (directory / "summary.json").write_text(content + "\n", encoding="utf-8")
+
+
+def equations_latex(experiment: Experiment) -> str:
+    """The equations that each flow integrates, as a LaTeX body with a section for each."""
+    from theory.evolution import derive
+
+    sections = []
+    for kind in experiment.flow.kinds:
+        field = experiment.field(kind)
+        equations = getattr(field, "equations", None) or derive(experiment.architecture())
+        degree = "" if equations.degree is None else f", degree {equations.degree} of the loss"
+        sections.append(f"\\section*{{{kind}{degree}}}\n\n{equations.to_latex().rstrip()}\n")
+    return "\n".join(sections)
 
 
 def flow_table(trajectories: Mapping[str, Trajectory]) -> str:

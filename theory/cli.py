@@ -144,7 +144,7 @@ def table(
         "text": staircase.to_text,
         "latex": staircase.to_latex,
         "markdown": staircase.to_markdown,
-        "json": staircase.to_json,
+        "json": lambda: staircase.to_json(indent=2),
     }
     _write(printers[format](), output)
 

@@ -61,6 +61,7 @@ def test_values_and_defaults(tmp_path):
     assert experiment.sgd.learning_rate == (0.1,) and experiment.sgd.batch == "full"
     assert experiment.claims["close"].threshold == 0.01
     assert experiment.field("cut-logits").name == "cut-logits"
+    assert experiment.field("cut-logits") is experiment.field("cut-logits")
 
 
 def test_equal_seeds_give_equal_arrays_and_others_do_not(tmp_path):

@@ -63,7 +63,15 @@ def test_a_run_directory_with_a_blow_up_that_is_expected(here, capfd):
     assert lines[2].split()[:2] == ["expanded", "blow-up"]
 
     assert sorted(os.listdir(here)) == ["sum-run", "sum.toml"]
-    assert sorted(os.listdir(here / "sum-run")) == ["experiment.toml", "summary.json", "trajectories.nc"]
+    assert sorted(os.listdir(here / "sum-run")) == [
+        "equations.tex",
+        "experiment.toml",
+        "summary.json",
+        "trajectories.nc",
+    ]
+    equations = (here / "sum-run" / "equations.tex").read_text()
+    assert equations.startswith("\\section*{exact}\n") and "\\section*{expanded, degree 4 of the loss}\n" in equations
+    assert load_experiment("sum.toml").field("expanded").equations.to_latex().rstrip() in equations
     summary = json.loads((here / "sum-run" / "summary.json").read_text())
     blown = summary["flows"]["expanded"]
     assert blown["status"] == "blow-up" and 0 < blown["stop_time"] < 120
