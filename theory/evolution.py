@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from theory.algebra.components import Factor, Symbol
 from theory.algebra.polynomials import Graded
-from theory.algebra.scalar import Scalar
+from theory.algebra.scalar import Degree, Scalar, whole_or_fraction
 from theory.errors import UserError, nearest
 from theory.expansion import (
     ConstantDefinition,
@@ -40,7 +40,7 @@ class Term:
 
     coefficient: Scalar
     components: tuple[tuple[Factor, ...], ...]
-    degree: Fraction
+    degree: Degree
     part: str
     path: str = ""
     branch: str = ""
@@ -76,11 +76,11 @@ class Equation:
         return len(self.terms)
 
     @property
-    def degrees(self) -> tuple[Fraction, ...]:
+    def degrees(self) -> tuple[Degree, ...]:
         """The degrees of the right-hand side's terms, rising."""
         return tuple(sorted({term.degree for term in self.terms}))
 
-    def by_degree(self) -> dict[Fraction, Equation]:
+    def by_degree(self) -> dict[Degree, Equation]:
         """The equation's parts by degree, rising."""
         return {d: self.where(lambda term, d=d: term.degree == d) for d in self.degrees}
 
@@ -120,7 +120,7 @@ class EvolutionEquations(Mapping[str, Equation]):
     """
 
     architecture: Architecture
-    degree: Fraction | None
+    degree: Degree | None
     keep: tuple[str, ...]
     prediction: str
     loss: str
@@ -166,13 +166,13 @@ class EvolutionEquations(Mapping[str, Equation]):
         """The prediction-induced parts of all equations, signs included."""
         return self._map(lambda equation: equation.prediction_induced)
 
-    def of_degree(self, degree: int | Fraction) -> EvolutionEquations:
+    def of_degree(self, degree: Degree) -> EvolutionEquations:
         """The parts of all equations that come from one degree of the loss."""
         weights = {name: spec.weight for name, spec in self.architecture.parameters.items()}
         return self._map(lambda eq: eq.where(lambda term: term.degree + weights[eq.parameter] == degree))
 
     @property
-    def loss_degrees(self) -> tuple[Fraction, ...]:
+    def loss_degrees(self) -> tuple[Degree, ...]:
         """The degrees of the loss that have terms, rising."""
         return tuple(
             sorted(
@@ -242,7 +242,7 @@ class EvolutionEquations(Mapping[str, Equation]):
 
 def derive(
     architecture: Architecture,
-    degree: int | Fraction | None = None,
+    degree: Degree | None = None,
     keep: str | tuple[str, ...] | None = None,
     *,
     loss: str = "cross_entropy",
@@ -276,7 +276,7 @@ def derive(
     mode = _mode(prediction, names, degree, loss)
     if degree is not None and (isinstance(degree, bool) or not isinstance(degree, (int, Fraction)) or degree < 1):
         raise UserError(f"the degree of the loss is a whole number of at least 1, found {degree}")
-    limit = None if degree is None else Fraction(degree)
+    limit = None if degree is None else whole_or_fraction(degree)
     equations = _derive(architecture, limit, names, loss, mode, paths)
     if limit is not None and limit not in equations.loss_degrees:
         _require_degree(equations)
@@ -284,7 +284,7 @@ def derive(
 
 
 def _derive(
-    architecture: Architecture, degree: Fraction | None, keep: tuple[str, ...], loss: str, mode: str, paths: bool
+    architecture: Architecture, degree: Degree | None, keep: tuple[str, ...], loss: str, mode: str, paths: bool
 ) -> EvolutionEquations:
     expansion = Expansion(architecture, degree, frozenset(keep))
     sides, adjoints = right_hand_sides(expansion, residuals(expansion, mode, loss), paths)
@@ -347,7 +347,7 @@ def _used(equations: Mapping[str, Equation], quantities: list) -> set[str]:
     return names
 
 
-def _names(keep: str | tuple[str, ...] | None, degree: int | Fraction | None) -> tuple[str, ...]:
+def _names(keep: str | tuple[str, ...] | None, degree: Degree | None) -> tuple[str, ...]:
     if keep is None:
         return ("all", "prediction") if degree is None else ("prediction",)
     names = (keep,) if isinstance(keep, str) else tuple(keep)
@@ -358,7 +358,7 @@ def _names(keep: str | tuple[str, ...] | None, degree: int | Fraction | None) ->
     return tuple(dict.fromkeys((*names, "prediction"))) if "all" in names else names
 
 
-def _mode(prediction: str | None, keep: tuple[str, ...], degree: int | Fraction | None, loss: str) -> str:
+def _mode(prediction: str | None, keep: tuple[str, ...], degree: Degree | None, loss: str) -> str:
     kept = "prediction" in keep
     if prediction is None:
         prediction = "kept" if kept else "expanded"
@@ -377,7 +377,7 @@ def _require_degree(equations: EvolutionEquations) -> None:
     # A kept prediction hides the degrees that its own expansion has; the loss has them all the same.
     keep = tuple(name for name in equations.keep if name != "prediction")
 
-    def degrees(limit: Fraction) -> tuple[Fraction, ...]:
+    def degrees(limit: Degree) -> tuple[Degree, ...]:
         return _derive(architecture, limit, keep, equations.loss, "expanded", False).loss_degrees
 
     present = degrees(degree)
@@ -385,7 +385,7 @@ def _require_degree(equations: EvolutionEquations) -> None:
         return
     found = [str(d) for d in present][-1:]
     for higher in range(int(degree) + 1, int(degree) + 9):
-        if higher in degrees(Fraction(higher)):
+        if higher in degrees(higher):
             found.append(str(higher))
             break
     name = architecture.name

@@ -17,11 +17,11 @@ from theory import language as lang
 from theory.activations import Activation
 from theory.algebra.components import ComponentTable, Symbol, place_label
 from theory.algebra.polynomials import INFINITE, Algebra, Graded, term_count, truncated
-from theory.algebra.scalar import Scalar
+from theory.algebra.scalar import Degree, Scalar
 from theory.errors import UserError, nearest
 from theory.language import LABEL, POSITION, TOKEN, Architecture, Expression
 
-ZERO, ONE = Fraction(0), Fraction(1)
+ZERO = 0
 
 # The name of the kept prediction softmax(f).
 PREDICTION = "p"
@@ -73,7 +73,7 @@ class Expansion:
     nonlinearities to keep.
     """
 
-    def __init__(self, architecture: Architecture, degree: Fraction | None, keep: frozenset[str]):
+    def __init__(self, architecture: Architecture, degree: Degree | None, keep: frozenset[str]):
         self.architecture = architecture
         self.degree = degree
         self.cut = INFINITE if degree is None else degree
@@ -85,6 +85,9 @@ class Expansion:
         self._per_sample = _depends(architecture, lang.Tokens)
         self.trained = _depends(architecture, lang.Parameter)
         self._consumers = _consumers(architecture)
+        # Nodes above a nonlinearity, and nodes whose value has a name of its own.
+        self.nonlinear = _depends(architecture, (lang.Elementwise, lang.Softmax))
+        self.named: set[int] = set()
         self.tokens = self.table.declare(
             Symbol("X", (POSITION, TOKEN), (architecture.root(POSITION), TOKEN), "tokens", True, hot=1, normalised=1)
         )
@@ -156,7 +159,7 @@ class Expansion:
         keep = id(node) in self.kept
         return self._rule(node, self.value, cut, keep)
 
-    def _rule(self, node: Expression, value: Callable[[Expression], Graded], cut: Fraction, keep: bool) -> Graded:
+    def _rule(self, node: Expression, value: Callable[[Expression], Graded], cut: Degree, keep: bool) -> Graded:
         algebra = self.algebra
         match node:
             case lang.Tokens():
@@ -198,6 +201,7 @@ class Expansion:
         if cut == INFINITE and term_count(result) > 1 and self._consumers[id(node)] > 1:
             # Multiplied out, depth would explode: a sum that is read more than once gets a name.
             symbol = self.name_quantity(self._fresh_name(node), result, node.axes, id(node) in self._per_sample)
+            self.named.add(id(node))
             return algebra.symbol(symbol)
         return result
 
@@ -231,7 +235,7 @@ class Expansion:
     def _argument(self, node: Expression, name: str) -> Symbol:
         return self.name_quantity(f"z[{name}]", self.exact(node), node.axes, id(node) in self._per_sample)
 
-    def _opaque_degree(self, node: lang.Elementwise, derivative: int) -> Fraction:
+    def _opaque_degree(self, node: lang.Elementwise, derivative: int) -> Degree:
         """The leading degree of σ(h) or σ'(h): with k_0 = the first k ≥ 1 with C_k ≠ 0, k_0·deg h (0 if C_0 ≠ 0) and
         (k_0 − 1)·deg h."""
         return _activation_degree(node.function, self.leading[id(node.operand)], derivative, kept=True)
@@ -248,7 +252,7 @@ class Expansion:
         symbol = self.table.symbols[factors[0][0]]
         return symbol if symbol.role == "named" and symbol.labels == labels else None
 
-    def _declare_named(self, name: str, labels: tuple[str, ...], per_sample: bool, degree: Fraction) -> Symbol:
+    def _declare_named(self, name: str, labels: tuple[str, ...], per_sample: bool, degree: Degree) -> Symbol:
         axes = tuple(self.architecture.root(a) for a in labels)
         return self.table.declare(Symbol(name, labels, axes, "named", per_sample, degree=degree))
 
@@ -277,12 +281,12 @@ class Expansion:
             if name.startswith("|"):
                 result = result * self.algebra.size(name[1:-1]) ** power
             else:
-                result = result * Scalar(ONE, ((name, power),))
+                result = result * Scalar(Fraction(1), ((name, power),))
         return result
 
     # -- expanded ------------------------------------------------------------------------------------------------------
 
-    def _series(self, node: lang.Elementwise, argument: Graded, cut: Fraction, derivative: int) -> Graded:
+    def _series(self, node: lang.Elementwise, argument: Graded, cut: Degree, derivative: int) -> Graded:
         """Σ_k C_k (h − h_0)^k around the degree-0 part h_0 of the argument; C_k exact numbers where h_0 = 0."""
         base, rest = _split_base(argument)
         coefficient: Callable[[int], Graded]
@@ -310,10 +314,10 @@ class Expansion:
             coefficient = at_base
         return self._power_sum(rest, coefficient, cut)
 
-    def _power_sum(self, argument: Graded, coefficient: Callable[[int], Graded], cut: Fraction) -> Graded:
+    def _power_sum(self, argument: Graded, coefficient: Callable[[int], Graded], cut: Degree) -> Graded:
         lowest = min(argument, default=INFINITE)
         result = truncated(coefficient(0), cut)
-        power: Graded = self.algebra.number(Scalar(ONE))
+        power: Graded = self.algebra.number(Scalar(Fraction(1)))
         k = 0
         while power and (k + 1) * lowest <= cut:
             k += 1
@@ -324,7 +328,7 @@ class Expansion:
         return result
 
     def _softmax_series(
-        self, scores: Graded, axes: tuple[str, ...], over: str, mask: lang.Constant | None, cut: Fraction, name: str
+        self, scores: Graded, axes: tuple[str, ...], over: str, mask: lang.Constant | None, cut: Degree, name: str
     ) -> Graded:
         """w e^z / Σ w e^z around its value w at the degree-0 part of the scores."""
         algebra = self.algebra
@@ -364,9 +368,9 @@ class Expansion:
 # -- degrees ---------------------------------------------------------------------------------------------------------
 
 
-def _leading_degrees(expansion: Expansion) -> dict[int, Fraction]:
+def _leading_degrees(expansion: Expansion) -> dict[int, Degree]:
     """The least degree that each node's value can have."""
-    lead: dict[int, Fraction] = {}
+    lead: dict[int, Degree] = {}
     for node in expansion.architecture.nodes:
         match node:
             case lang.Parameter(weight=weight):
@@ -388,7 +392,7 @@ def _leading_degrees(expansion: Expansion) -> dict[int, Fraction]:
     return lead
 
 
-def _activation_degree(function: Activation, argument: Fraction, derivative: int, kept: bool) -> Fraction:
+def _activation_degree(function: Activation, argument: Degree, derivative: int, kept: bool) -> Degree:
     if argument == 0:
         return ZERO
     if argument >= INFINITE:
@@ -398,14 +402,14 @@ def _activation_degree(function: Activation, argument: Fraction, derivative: int
     return (function.leading_power - 1) * argument
 
 
-def _needed_degrees(expansion: Expansion) -> dict[int, Fraction]:
+def _needed_degrees(expansion: Expansion) -> dict[int, Degree]:
     """Up to which degree each node's value can matter: the loss degree less the least degree of its adjoint."""
     assert expansion.degree is not None
     lead = expansion.leading
-    adjoint: dict[int, Fraction] = dict.fromkeys(lead, INFINITE)
+    adjoint: dict[int, Degree] = dict.fromkeys(lead, INFINITE)
     adjoint[id(expansion.architecture.logits)] = ZERO
 
-    def reach(node: Expression, degree: Fraction) -> None:
+    def reach(node: Expression, degree: Degree) -> None:
         adjoint[id(node)] = min(adjoint[id(node)], degree)
 
     for node in reversed(expansion.architecture.nodes):
@@ -426,7 +430,7 @@ def _needed_degrees(expansion: Expansion) -> dict[int, Fraction]:
 # -- structure -------------------------------------------------------------------------------------------------------
 
 
-def _kept(architecture: Architecture, degree: Fraction | None, keep: frozenset[str]) -> list[Expression]:
+def _kept(architecture: Architecture, degree: Degree | None, keep: frozenset[str]) -> list[Expression]:
     named = architecture.nonlinearities
     if degree is None or "all" in keep:
         return list(named.values())
@@ -437,8 +441,8 @@ def _kept(architecture: Architecture, degree: Fraction | None, keep: frozenset[s
     return [node for name, node in named.items() if name in keep or node.name in keep]
 
 
-def _depends(architecture: Architecture, kind: type[Expression]) -> set[int]:
-    """The nodes that depend on a leaf of one kind."""
+def _depends(architecture: Architecture, kind: type[Expression] | tuple[type[Expression], ...]) -> set[int]:
+    """The nodes that are of a kind or depend on one that is."""
     found: set[int] = set()
     for node in architecture.nodes:
         if isinstance(node, kind) or any(id(child) in found for child in node.inputs):

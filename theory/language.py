@@ -12,14 +12,13 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import NoReturn
 
 import numpy as np
 import sympy
 
 from theory.activations import Activation, activation
-from theory.algebra.scalar import Scalar, ScalarLike, size, sqrt
+from theory.algebra.scalar import Degree, Scalar, ScalarLike, size, sqrt, whole_or_fraction
 from theory.errors import UserError, nearest
 
 __all__ = [
@@ -91,7 +90,7 @@ class Parameter(Expression):
     """A trained array; `weight` a says that it is of order ε^a at initialisation."""
 
     name: str
-    weight: Fraction = Fraction(1)
+    weight: Degree = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,9 +365,9 @@ def branch(operand: Expression, name: str) -> Expression:
     return Mark(operand.axes, _line(), operand, "branch", name)
 
 
-def parameter(*axes: str, weight: int | Fraction = 1) -> ParameterSpec:
+def parameter(*axes: str, weight: Degree = 1) -> ParameterSpec:
     """Declare a parameter of given axes and weight a (θ ~ ε^a at initialisation)."""
-    return ParameterSpec(tuple(axes), Fraction(weight))
+    return ParameterSpec(tuple(axes), whole_or_fraction(weight))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -379,7 +378,7 @@ class ParameterSpec:
     """The axes of a parameter and its weight a in the small-initialisation scale, θ ~ ε^a (1 by default, 0 = not small)."""
 
     axes: tuple[str, ...]
-    weight: Fraction = Fraction(1)
+    weight: Degree = 1
 
 
 class _Parameters:

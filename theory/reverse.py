@@ -15,14 +15,15 @@ from typing import NamedTuple
 from theory import language as lang
 from theory.algebra.components import Symbol
 from theory.algebra.polynomials import INFINITE, Graded, term_count, truncated
-from theory.algebra.scalar import Scalar
+from theory.algebra.scalar import Degree, Scalar
 from theory.expansion import Expansion, PolynomialDefinition
 from theory.language import LABEL, POSITION, Expression
 
 LABEL_DRIVEN, PREDICTION_INDUCED = "label", "prediction"
 
-# An adjoint with more terms than this is named where naming saves work, in equations that keep everything.
-_NAMED_FROM = 4
+# In equations that keep everything, an adjoint with more terms than this is named; at a node whose value has a name (the
+# residual stream) one with two terms already is.
+_NAMED_BEYOND = 4
 
 
 class Tag(NamedTuple):
@@ -56,9 +57,10 @@ def right_hand_sides(
         if isinstance(node, lang.Parameter):
             result[node.name] = tagged
             continue
-        inner = any(child.inputs for child in node.inputs)
+        # Below the last nonlinearity an adjoint only meets parameters; a name there would hide what the reader looks for.
+        most = 1 if id(node) in expansion.named else _NAMED_BEYOND
         for tag, adjoint in tagged.items():
-            if expansion.degree is None and inner and term_count(adjoint) > _NAMED_FROM:
+            if expansion.degree is None and id(node) in expansion.nonlinear and term_count(adjoint) > most:
                 definition = _named_adjoint(expansion, node, tag, adjoint, len(named) + 1)
                 named[definition.symbol.name] = definition
                 adjoint = algebra.symbol(definition.symbol)
@@ -129,7 +131,7 @@ def _trained(expansion: Expansion, node: Expression) -> bool:
     return id(node) in expansion.trained
 
 
-def _cut(expansion: Expansion, child: Expression) -> Fraction:
+def _cut(expansion: Expansion, child: Expression) -> Degree:
     return INFINITE if expansion.degree is None else expansion.degree - expansion.leading[id(child)]
 
 

@@ -6,12 +6,11 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import sympy
 
-from theory.algebra.scalar import Scalar
+from theory.algebra.scalar import Degree, Scalar
 from theory.errors import UserError
 from theory.evolution import EvolutionEquations, Term
 from theory.signature_kinds import SignatureKind, signature_kind
@@ -27,9 +26,9 @@ class Step:
 
     part: str
     signature: SignatureKind
-    degree: Fraction
+    degree: Degree
     terms: tuple[Term, ...]
-    all_degrees: tuple[Fraction, ...]
+    all_degrees: tuple[Degree, ...]
     path: str = ""
     branch: str = ""
 
@@ -52,7 +51,7 @@ class Staircase:
 
     architecture: str
     parameter: str
-    degree: Fraction | None
+    degree: Degree | None
     steps: tuple[Step, ...]
 
     def __iter__(self) -> Iterator[Step]:

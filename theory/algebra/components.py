@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from theory.algebra.scalar import Atoms, multiply_atoms, size_atom
+from theory.algebra.scalar import Atoms, Degree, multiply_atoms, size_atom
 
 Factor = tuple[str, tuple[str, ...]]
 # While a component is being rewritten its bound indices are numbers.
@@ -52,7 +52,7 @@ class Symbol:
     per_sample: bool = False
     hot: int | None = None
     normalised: int | None = None
-    degree: Fraction = Fraction(0)
+    degree: Degree = 0
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class ComponentTable:
         for index, axis in axes.items():
             # A summed index left in no factor still multiplies by its size.
             if index not in used:
-                more, atoms = multiply_atoms(atoms, ((size_atom(axis), ONE),))
+                more, atoms = multiply_atoms(atoms, ((size_atom(axis), 1),))
                 rational *= more
         return rational, atoms, tuple(sorted(self._intern_parts(factors)))
 
@@ -304,6 +304,9 @@ class ComponentTable:
         unique = [cell[0] for cell in cells if len(cell) == 1]
         if unique:
             fixed = _fixed(part, {index: f"#{start + n}" for n, index in enumerate(unique)})
+            if len(unique) == len(cells):
+                # Every index has a name: what is left falls into single factors.
+                return tuple(sorted(fixed)), len(unique)  # pyright: ignore[reportReturnType]
             form, count = self.canonical(fixed, start + len(unique))
             return form, count + len(unique)
         smallest = min(cells, key=len)
@@ -349,7 +352,7 @@ class ComponentTable:
                     previous = signature
                 cells[-1].append(index)
                 colour[index] = len(cells) - 1
-            if len(cells) == count:
+            if len(cells) in (count, len(places)):
                 return cells
             count = len(cells)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from theory.algebra.components import ComponentTable, Symbol
-from theory.algebra.scalar import Atoms, Scalar, multiply_atoms, size_atom
+from theory.algebra.scalar import Atoms, Degree, Scalar, multiply_atoms, size_atom
 
 Monomial = tuple[Atoms, tuple[int, ...]]
 Polynomial = dict[Monomial, Fraction]
-Graded = dict[Fraction, Polynomial]
+Graded = dict[Degree, Polynomial]
 
-INFINITE = Fraction(10**9)
+INFINITE: Degree = 10**9
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Algebra:
 
     def number(self, scalar: Scalar) -> Graded:
         """A bare number, of degree 0."""
-        return {Fraction(0): {(scalar.atoms, ()): scalar.rational}} if scalar.rational else {}
+        return {0: {(scalar.atoms, ()): scalar.rational}} if scalar.rational else {}
 
     def add(self, *graded: Graded) -> Graded:
         """The sum."""
@@ -47,7 +47,7 @@ class Algebra:
             for degree, polynomial in part.items():
                 target = result.setdefault(degree, {})
                 for monomial, rational in polynomial.items():
-                    target[monomial] = target.get(monomial, Fraction(0)) + rational
+                    target[monomial] = target.get(monomial, 0) + rational
         return _without_zeros(result)
 
     def scale(self, graded: Graded, scalar: Scalar) -> Graded:
@@ -62,10 +62,10 @@ class Algebra:
             for (atoms, components), rational in polynomial.items():
                 more, product = multiply_atoms(atoms, scalar.atoms)
                 key = (product, components)
-                target[key] = target.get(key, Fraction(0)) + rational * scalar.rational * more
+                target[key] = target.get(key, 0) + rational * scalar.rational * more
         return _without_zeros(result)
 
-    def multiply(self, left: Graded, right: Graded, contract: tuple[str, ...] = (), cut: Fraction = INFINITE) -> Graded:
+    def multiply(self, left: Graded, right: Graded, contract: tuple[str, ...] = (), cut: Degree = INFINITE) -> Graded:
         """The product, summed over the labels in `contract`, up to degree `cut`."""
         contract = tuple(sorted(contract))
         result: Graded = {}
@@ -83,7 +83,7 @@ class Algebra:
                                 extra, atoms = multiply_atoms(atoms, more)
                                 value *= extra
                         key = (atoms, components)
-                        target[key] = target.get(key, Fraction(0)) + value
+                        target[key] = target.get(key, 0) + value
         return _without_zeros(result)
 
     def _join(
@@ -97,7 +97,7 @@ class Algebra:
 
     def contract(self, graded: Graded, labels: tuple[str, ...]) -> Graded:
         """The sum over labels; over one that a monomial lacks, its size."""
-        return self.multiply(graded, {Fraction(0): {((), ()): Fraction(1)}}, labels) if labels else graded
+        return self.multiply(graded, {0: {((), ()): Fraction(1)}}, labels) if labels else graded
 
     def relabel(self, graded: Graded, mapping: Mapping[str, str]) -> Graded:
         """Rename free labels, all at once; a new name may be a fixed place."""
@@ -120,15 +120,15 @@ class Algebra:
                 more, extra, joined = self.table.join(tuple(moved))
                 whole, product = multiply_atoms(atoms, extra)
                 key = (product, joined)
-                target[key] = target.get(key, Fraction(0)) + rational * more * whole
+                target[key] = target.get(key, 0) + rational * more * whole
         return _without_zeros(result)
 
     def size(self, axis: str) -> Scalar:
         """The size of an axis as a scalar."""
-        return Scalar(Fraction(1), ((size_atom(self.table.root(axis)), Fraction(1)),))
+        return Scalar(Fraction(1), ((size_atom(self.table.root(axis)), 1),))
 
 
-def truncated(graded: Graded, cut: Fraction) -> Graded:
+def truncated(graded: Graded, cut: Degree) -> Graded:
     """The parts of degree at most `cut`."""
     return {degree: polynomial for degree, polynomial in graded.items() if degree <= cut}
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Union
 if TYPE_CHECKING:
     import sympy
 
-Atoms = tuple[tuple[str, Fraction], ...]
+# Whole powers and degrees are ints: equal to the Fractions they stand for, and much quicker to hash.
+Degree = int | Fraction
+Atoms = tuple[tuple[str, Degree], ...]
 ScalarLike = Union["Scalar", int, float, Fraction, "sympy.Expr"]
 
 # What each numeric atom stands for. Append-only and written by `_atom` alone: a cache of constants, not state.
@@ -32,9 +34,9 @@ def size_atom(axis: str) -> str:
 @functools.cache
 def multiply_atoms(left: Atoms, right: Atoms) -> tuple[Fraction, Atoms]:
     """Multiply two products of atoms; whole powers of primes go into the returned rational."""
-    powers: dict[str, Fraction] = dict(left)
+    powers: dict[str, Degree] = dict(left)
     for name, power in right:
-        powers[name] = powers.get(name, Fraction(0)) + power
+        powers[name] = powers.get(name, 0) + power
     rational = Fraction(1)
     kept = []
     for name, power in powers.items():
@@ -43,8 +45,13 @@ def multiply_atoms(left: Atoms, right: Atoms) -> tuple[Fraction, Atoms]:
             rational *= Fraction(int(name)) ** whole
             power -= whole
         if power:
-            kept.append((name, power))
+            kept.append((name, whole_or_fraction(power)))
     return rational, tuple(sorted(kept))
+
+
+def whole_or_fraction(value: Degree) -> Degree:
+    """A rational, as an int where it is whole."""
+    return value.numerator if value.denominator == 1 else value
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class Scalar:
 
 def size(axis: str) -> Scalar:
     """The size of a named axis, as an exact symbol: `1 / sqrt(size("embed"))`."""
-    return Scalar(Fraction(1), ((size_atom(axis), Fraction(1)),))
+    return Scalar(Fraction(1), ((size_atom(axis), 1),))
 
 
 def sqrt(value: ScalarLike) -> Scalar:
@@ -192,7 +199,8 @@ def _atom(factor: sympy.Expr) -> Scalar:
         base, sign = -base, (-1) ** int(power)
     name = str(base)
     _NUMBERS[name] = base
-    return Scalar(Fraction(sign), ((name, Fraction(int(power.p), int(power.q))),))
+    exponent = whole_or_fraction(Fraction(int(power.p), int(power.q)))
+    return Scalar(Fraction(sign), ((name, exponent),))
 
 
 def _rational_power(base: Fraction, power: Fraction) -> Scalar:

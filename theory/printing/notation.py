@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
 from theory.algebra.components import Factor, Symbol, is_bound
-from theory.algebra.scalar import Scalar
+from theory.algebra.scalar import Degree, Scalar
 from theory.evolution import Equation, EvolutionEquations, Term
 from theory.expansion import PREDICTION
 from theory.language import LABEL, POSITION, TOKEN
@@ -189,7 +188,7 @@ class Group:
     part: str
     path: str
     branch: str
-    degree: Fraction
+    degree: Degree
     order: int
 
 
