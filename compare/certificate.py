@@ -12,11 +12,11 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from theory.algebra.scalar import Degree
 from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import EvolutionEquations, derive
@@ -48,7 +48,7 @@ class Certificate:
     """The outcome of `certify`: all checks, with the sizes and seed that reproduce them."""
 
     architecture: str
-    degree: Fraction | None
+    degree: Degree | None
     sizes: Mapping[str, int]
     seed: int
     checks: tuple[Check, ...]
@@ -107,10 +107,10 @@ def certify(
 ) -> Certificate:
     """Hold the derived equations of an architecture against automatic differentiation, on random data and parameters.
 
-    **Arguments:** `degree`: of the loss, up to which to expand (by default four past the leading one, or further
-    until every equation has a term); `sizes`: axis → size (by default small and all different); `samples`: of the random joint law; `seed`;
-    `loss_kind`: as in `theory.derive`; `equations`: certify these instead of freshly derived ones, by mode ("kept",
-    "expanded").
+    **Arguments:** `degree`: of the loss, up to which to expand (by default four past the leading one, or further until
+    every equation has a term); `sizes`: axis → size (by default small and all different); `samples`: of the random joint
+    law; `seed`; `loss_kind`: as in `theory.derive`; `equations`: certify these instead of freshly derived ones, by mode
+    ("kept", "expanded").
 
     **Returns:** a `Certificate`; look at `.passed`.
     """
@@ -128,7 +128,7 @@ def certify(
         for name, node in architecture.nonlinearities.items()
         if isinstance(node, Elementwise) and not node.function.analytic
     ]
-    reach: Fraction | None = None
+    reach: Degree | None = None
     if rough:
         notes.append(f"not expanded: {', '.join(rough)} is not analytic at 0, so there is no series to check")
     else:

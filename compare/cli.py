@@ -1,10 +1,10 @@
-"""The commands `staircase compare` and `staircase report`. Heavy imports happen inside them."""
+"""The commands `staircase compare`, `staircase report` and `staircase certify`. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -74,7 +74,36 @@ def report(
     typer.echo(f"written to {path}")
 
 
+def certify(
+    arch: Annotated[str, typer.Argument(metavar="ARCH", help="A stock name, or FILE.py:FUNCTION.")],
+    activation: Annotated[str | None, typer.Option(help="The activation, e.g. tanh.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Another option; may be repeated.")
+    ] = None,
+    degree: Annotated[int | None, typer.Option(min=1, help="Degree of the loss up to which to expand.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random data and parameters.")] = 0,
+    format: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+) -> None:
+    """Hold the derived equations against automatic differentiation, exactly and order by order.
+
+    Exit status 3 when a check fails.
+    """
+    import json
+
+    from theory.cli import architecture_of
+
+    architecture = architecture_of(arch, activation, option)
+
+    from compare.certificate import certify as certify_equations
+
+    certificate = certify_equations(architecture, degree=degree, seed=seed)
+    typer.echo(certificate.to_text() if format == "text" else json.dumps(certificate.to_dict(), indent=2))
+    if not certificate.passed:
+        raise NumericalFailure(f"{len(certificate.failures)} of {len(certificate.checks)} checks of {arch} failed.")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this package to the command line."""
     app.command("compare")(compare)
     app.command("report")(report)
+    app.command("certify")(certify)

@@ -1,19 +1,20 @@
 """Vector fields: the right-hand sides that flows integrate, as jax functions of parameters and data.
 
-A field is called as `field(t, parameters, data)` and returns dθ/dt by name. The data are an argument, never closed over, so
-that equal shapes share one compilation.
+A field (see `simulate.flow.VectorField`) is called as `field(t, parameters, data)` and returns dθ/dt by name. The data are
+an argument, never closed over, so that equal shapes share one compilation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simulate.flow import VectorField
 from theory import evaluation, interpret
 from theory.errors import UserError, nearest
 from theory.evaluation import Data
@@ -28,18 +29,6 @@ jax.tree_util.register_dataclass(Data, data_fields=["tokens", "labels", "weights
 Parameters = Mapping[str, Any]
 
 KINDS = ("exact", "cut-logits", "kept-prediction", "expanded")
-
-
-class VectorField(Protocol):
-    """What `simulate.flow.integrate` asks of a field."""
-
-    name: str
-
-    def __call__(self, t: Any, parameters: Parameters, data: Data) -> dict[str, Any]: ...
-
-    def data(self, dataset: Dataset) -> Data: ...
-
-    def loss(self, parameters: Parameters, data: Data) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +46,11 @@ class ExactField:
     def data(self, dataset: Dataset) -> Data:
         """The dataset as jax arrays."""
         return as_data(self.architecture, dataset)
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Parameter → axis names."""
+        return {name: spec.axes for name, spec in self.architecture.parameters.items()}
 
     def loss(self, parameters: Parameters, data: Data) -> Any:
         """The exact loss of the architecture."""
@@ -77,6 +71,11 @@ class DerivedField:
     def data(self, dataset: Dataset) -> Data:
         """The dataset as jax arrays."""
         return as_data(self.equations.architecture, dataset)
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Parameter → axis names."""
+        return {name: equation.axes for name, equation in self.equations.items()}
 
     def loss(self, parameters: Parameters, data: Data) -> Any:
         """The exact loss of the architecture (not of the cut logits), so that flows are compared in one quantity."""

@@ -99,7 +99,7 @@ def derive(
     """
     from theory.evolution import derive as derive_equations
 
-    architecture = _architecture(arch, activation, option)
+    architecture = architecture_of(arch, activation, option)
     _check_parameter(architecture, parameter)
     if format == "json" and parameter is not None:
         raise UserError("--format json always holds every equation; leave --parameter out.")
@@ -134,7 +134,7 @@ def table(
     """
     from theory.evolution import derive as derive_equations
 
-    architecture = _architecture(arch, activation, option)
+    architecture = architecture_of(arch, activation, option)
     _check_parameter(architecture, parameter)
     kept = tuple(keep) if keep else None
     if degree is None:
@@ -213,7 +213,7 @@ def _signature_table(signature: Signature) -> str:
     return "\n".join(lines)
 
 
-def _architecture(name: str, activation: str | None, option: Sequence[str] | None) -> Architecture:
+def architecture_of(name: str, activation: str | None, option: Sequence[str] | None) -> Architecture:
     from theory.architectures import load
 
     options = parse_options(option or ())
