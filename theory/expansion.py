@@ -127,7 +127,7 @@ class Expansion:
 
     def derivative(self, node: lang.Elementwise) -> Graded:
         """σ'(argument), expanded or kept as the node is."""
-        cut = min(self.cut, self.needed[id(node.operand)]) if self.degree is not None else INFINITE
+        cut = self.needed[id(node)] - self.leading[id(node.operand)] if self.degree is not None else INFINITE
         if id(node) in self.kept:
             return self._opaque_function(node, 1)
         return self._series(node, self.value(node.operand), cut, derivative=1)
