@@ -3,228 +3,243 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import sympy
 
-from theory.algebra.scalar import Scalar
-from theory.evolution import EvolutionEquations, NamedQuantity, Term
-from theory.expansion import ConstantDefinition, FunctionDefinition, SoftmaxDefinition
-from theory.printing.notation import Group, Index, Written, groups, read
-from theory.printing.text import headline
-from theory.signature_kinds import SignatureKind
+from theory.evolution import EvolutionEquations
+from theory.printing.notation import Group, headline
+from theory.printing.writer import Definition, Row, Writer
 
 _GREEK = {
-    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ζ": r"\zeta", "η": r"\eta", "θ": r"\theta",
-    "ν": r"\nu", "μ": r"\mu", "λ": r"\lambda", "κ": r"\kappa",
+    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon", "ζ": r"\zeta", "η": r"\eta",
+    "θ": r"\theta", "κ": r"\kappa", "λ": r"\lambda", "μ": r"\mu", "ν": r"\nu", "ξ": r"\xi", "π": r"\pi", "ρ": r"\rho",
+    "σ": r"\sigma", "τ": r"\tau", "φ": r"\varphi", "χ": r"\chi", "ψ": r"\psi", "ω": r"\omega", "Γ": r"\Gamma",
+    "Δ": r"\Delta", "Θ": r"\Theta", "Λ": r"\Lambda", "Σ": r"\Sigma", "Φ": r"\Phi", "Ψ": r"\Psi", "Ω": r"\Omega",
 }  # fmt: skip
-_SIZES = {"position": "L", "embed": "d", "label": r"V_{\mathrm{out}}", "token": r"V_{\mathrm{in}}"}
+# The same in mathematics, where a name with such characters is set upright.
+_IN_FORMULAS = {c: rf"\{c}" for c in "_#&%${} "} | {"\\": r"\backslash ", "^": r"\wedge ", "~": r"\sim "}
+_ESCAPED = {c: rf"\{c}" for c in "_#&%${}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+}
 
 
 def to_latex(equations: EvolutionEquations, parameter: str | None = None) -> str:
-    """An `align*` environment for each equation and for the named quantities, and a legend; needs amsmath and amssymb."""
-    names = list(equations) if parameter is None else [parameter]
+    r"""An `align*` for each equation, a row for each term, then the named quantities and a legend.
+
+    Needs the package amsmath; `\allowdisplaybreaks` lets long equations break between pages.
+    """
+    writer = LatexWriter(equations, parameter)
     blocks = [f"% {headline(equations)}"]
-    for name in names:
-        rows = []
-        for group, body in _bodies(equations, name):
-            note = _note(group)
-            rows.append(rf"  &\quad {body} && \text{{{note}}}")
-        left = _left(equations, name)
-        if rows:
-            blocks.append("\\begin{align*}\n" + f"  {left} ={{}}& \\\\\n" + " \\\\\n".join(rows) + "\n\\end{align*}")
-        else:
-            blocks.append(f"\\begin{{align*}}\n  {left} &= 0\n\\end{{align*}}")
-    defined = [line for quantity in equations.quantities if (line := _definition(equations, quantity))]
+    for name in writer.names:
+        rows: list[str] = []
+        for group, terms in writer.groups(name):
+            for number, row in enumerate(terms):
+                note = rf" && \text{{{_text(group.note)}}}" if number == 0 else ""
+                rows.append(f"{_signed(row, not rows)}{note}")
+        blocks.append(_aligned(_derivative(writer, name), rows or ["0"]))
+    defined = writer.definitions()
     if defined:
-        rows = " \\\\\n".join("  " + line.replace(" = ", " &= ", 1) for line in defined)
-        blocks.append("where\n\\begin{align*}\n" + rows + "\n\\end{align*}")
-    blocks.append(
-        "\\begin{itemize}\n" + "\n".join(f"  \\item {line}" for line in _legend(equations)) + "\n\\end{itemize}"
-    )
+        rows = [line for d in defined for line in _definition_rows(d)]
+        blocks.append("where\n\\begin{align*}\n" + _broken(rows) + "\n\\end{align*}")
+    blocks.append("\\begin{itemize}\n" + "\n".join(rf"  \item {line}" for line in writer.legend()) + "\n\\end{itemize}")
     return "\n\n".join(blocks) + "\n"
 
 
 def to_markdown(equations: EvolutionEquations, parameter: str | None = None) -> str:
     """Markdown: a heading per equation, each group of terms as a displayed formula, and the legend."""
-    names = list(equations) if parameter is None else [parameter]
+    writer = LatexWriter(equations, parameter)
     blocks = [f"**{headline(equations)}**"]
-    for name in names:
+    for name in writer.names:
         blocks.append(f"### Evolution of `{name}` ({', '.join(equations[name].axes)})")
-        parts = [
-            f"{_note(group)}:\n\n$$\n{_left(equations, name, group)} = {body}\n$$"
-            for group, body in _bodies(equations, name)
-        ]
-        blocks += parts or [f"$$\n{_left(equations, name)} = 0\n$$"]
-    defined = [line for quantity in equations.quantities if (line := _definition(equations, quantity))]
+        groups = writer.groups(name)
+        for group, terms in groups:
+            rows = [_signed(row, number == 0) for number, row in enumerate(terms)]
+            body = _displayed(_part(writer, name, group), rows)
+            blocks.append(f"{group.note[:1].upper()}{group.note[1:]}:\n\n$$\n{body}\n$$")
+        if not groups:
+            blocks.append(f"$$\n{_derivative(writer, name)} = 0\n$$")
+    defined = writer.definitions()
     if defined:
         blocks.append("### Named quantities")
-        blocks += [f"$$\n{line}\n$$" for line in defined]
-    blocks.append("\n".join(f"- {line}" for line in _legend(equations)))
+        blocks += [f"$$\n{_displayed(d.left, _rows(d))}\n$$" for d in defined]
+    blocks.append("### Symbols\n\n" + "\n".join(f"- {line}" for line in writer.legend()))
     return "\n\n".join(blocks) + "\n"
 
 
 def latex_lines(equations: EvolutionEquations, parameter: str | None = None) -> list[str]:
     """Each group of terms, and each named quantity, as a formula of its own."""
-    names = list(equations) if parameter is None else [parameter]
+    writer = LatexWriter(equations, parameter)
     lines = []
-    for name in names:
-        bodies = list(_bodies(equations, name))
-        lines += [f"{_left(equations, name, group)} = {body}" for group, body in bodies]
-        if not bodies:
-            lines.append(f"{_left(equations, name)} = 0")
-    lines += [line for quantity in equations.quantities if (line := _definition(equations, quantity))]
-    return lines
+    for name in writer.names:
+        groups = writer.groups(name)
+        lines += [f"{_part(writer, name, group)} = {writer.sum_of(rows)}" for group, rows in groups]
+        if not groups:
+            lines.append(f"{_derivative(writer, name)} = 0")
+    return lines + [f"{d.left} = {writer.sum_of(d.rows)}" for d in writer.definitions()]
 
 
-def _bodies(equations: EvolutionEquations, name: str) -> list[tuple[Group, str]]:
-    equation = equations[name]
-    return [
-        (group, _sum(write_term(equations, equation.axes, term) for term in terms))
-        for group, terms in groups(equation, equations)
-    ]
+def _derivative(writer: LatexWriter, name: str) -> str:
+    left = writer.left(name, writer.equations[name].axes)
+    return rf"\frac{{\mathrm{{d}} {left}}}{{\mathrm{{d}} t}}"
 
 
-def _sum(terms) -> str:
-    return " ".join(terms).removeprefix("+ ")
+def _part(writer: LatexWriter, name: str, group: Group) -> str:
+    """The derivative with the part of it that a group of terms makes up."""
+    sub = f"deg {group.degree}" + (f", order {group.order}" if group.order >= 0 else "")
+    upper = ["label" if group.part == "label" else "pred", *filter(None, (group.path, group.branch))]
+    marks = rf"^{{\text{{{_text(', '.join(upper))}}}}}_{{\text{{{sub}}}}}"
+    return rf"\left. {_derivative(writer, name)} \right|{marks}"
 
 
-def _left(equations: EvolutionEquations, name: str, group: Group | None = None) -> str:
-    axes = equations[name].axes
-    # The letters of the free axes are the first that any term of this equation uses.
-    reading = read(
-        equations, axes, Term(Scalar.of(1), (((name, axes),),), equations.architecture.parameters[name].weight, "")
-    )
-    left = rf"\frac{{\mathrm{{d}} {_written(reading.outside[0])}}}{{\mathrm{{d}} t}}"
-    if group is None:
-        return left
-    sub = rf"\text{{deg {group.degree}" + (f", order {group.order}" if group.order >= 0 else "") + "}"
-    upper = [r"\mathrm{label}" if group.part == "label" else r"\mathrm{pred}"]
-    upper += [rf"\text{{{word}}}" for word in (group.path, group.branch) if word]
-    return rf"\left. {left} \right|^{{{', '.join(upper)}}}_{{{sub}}}"
+def _signed(row: Row, first: bool) -> str:
+    # An empty group in front makes + and - binary at the start of a row.
+    return row.signed(True) if first and not row.negative else "{}" + row.signed(False)
 
 
-def _note(group: Group) -> str:
-    part = "label-driven" if group.part == "label" else "prediction-induced"
-    order = f"order {group.order}" if group.order >= 0 else ""
-    return ", ".join(filter(None, (part, group.path, group.branch, f"degree {group.degree}", order)))
+def _rows(definition: Definition) -> list[str]:
+    return [_signed(row, number == 0) for number, row in enumerate(definition.rows)]
 
 
-def write_term(equations: EvolutionEquations, axes: tuple[str, ...], term: Term, averaged: bool = True) -> str:
-    """One signed term; `averaged`: over the data, as in equations, or at one sample, as in named quantities."""
-    reading = read(equations, axes, term)
-    sign = "-" if reading.coefficient.rational < 0 else "+"
-    number = write_scalar(Scalar(abs(reading.coefficient.rational), reading.coefficient.atoms))
-    pieces = []
-    if number != "1" or not (reading.outside or reading.averaged or reading.signature):
-        pieces.append(number)
-    if reading.signature is not None:
-        pieces.append(r"L r_{\alpha}" + "".join(rf" (L-{n})" for n in range(1, reading.signature.order + 1)))
-    if reading.sums:
-        pieces.append(rf"\sum_{{{','.join(map(_letter, reading.sums))}}}")
-    if reading.signature is not None and reading.signature_indices:
-        pieces.append(rf"{_signature(reading.signature)}({','.join(map(_letter, reading.signature_indices))})")
-    if reading.averaged:
-        letters = [r" \neq ".join(map(_letter, reading.distinct))] if reading.distinct else []
-        letters += map(_letter, reading.inner_sums)
-        total = rf"\sum_{{{','.join(letters)}}} " if letters else ""
-        inner = total + r" \, ".join(_written(w) for w in reading.averaged)
-        pieces.append(rf"\left\langle {inner} \right\rangle" if averaged else inner)
-    pieces += [_written(w) for w in reading.outside]
-    return f"{sign} " + r" \, ".join(pieces)
+def _definition_rows(definition: Definition) -> list[str]:
+    rows = _rows(definition)
+    return [f"{definition.left} ={{}}& {rows[0]}", *(f"& {row}" for row in rows[1:])]
 
 
-def _signature(kind: SignatureKind) -> str:
-    upper = f"{kind.variable};{kind.order}" if kind.variable else str(kind.order)
-    return rf"\varphi_{{\alpha}}^{{{upper}}}"
+def _aligned(left: str, rows: list[str]) -> str:
+    lines = [f"{left} ={{}}& {rows[0]}", *(f"& {row}" for row in rows[1:])]
+    return "\\begin{align*}\n" + _broken(lines) + "\n\\end{align*}"
 
 
-def _written(factor: Written) -> str:
-    if factor.name == "=" or factor.name.startswith("delta["):
-        first, second = factor.indices
-        return rf"\mathbf{{1}}\{{{_index(first)} = {_index(second)}\}}"
-    if factor.name in ("last", "first"):
-        return rf"\mathbf{{1}}\{{{_index(factor.indices[0])} = {'L' if factor.name == 'last' else '1'}\}}"
-    base = _symbol(factor.name)
-    inside = " ".join(_index(i) for i in factor.indices)
-    return rf"{base}_{{{inside}}}" if inside else base
+def _displayed(left: str, rows: list[str]) -> str:
+    if len(rows) == 1:
+        return f"{left} = {rows[0]}"
+    lines = [f"{left} ={{}}& {rows[0]}", *(f"& {row}" for row in rows[1:])]
+    return "\\begin{aligned}\n" + _broken(lines) + "\n\\end{aligned}"
 
 
-def _symbol(name: str) -> str:
-    """A symbol's name in LaTeX: Q1 has a superscript, bracketed names become upright superscripts."""
-    match = re.fullmatch(r"([A-Za-zσ]+?)(\d*)('*)(?:\[(.*)\])?", name)
-    if match is None:
-        return rf"\mathrm{{{_escaped(name)}}}"
-    letters, digits, primes, inside = match.groups()
-    base = r"\sigma" if letters == "σ" else letters if len(letters) == 1 else rf"\mathrm{{{letters}}}"
-    upper = [primes.replace("'", r"\prime")] if primes else []
-    if digits:
-        upper.append(f"({digits})")
-    if inside:
-        upper.append(rf"\text{{{_escaped(inside)}}}")
-    return f"{base}^{{{' '.join(upper)}}}" if upper else base
+def _broken(lines: list[str]) -> str:
+    return " \\\\\n".join(f"  {line}" for line in lines)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("_", r"\_").replace("#", r"\#").replace("&", r"\&").replace("%", r"\%")
+class LatexWriter(Writer):
+    r"""LaTeX: E_{\alpha i}, \left\langle \sum_{s} … \right\rangle, \varphi_{\alpha}^{y;1}(\nu,\beta)."""
+
+    def product(self, pieces: list[str]) -> str:
+        spaced = [piece + (" " if piece.startswith(r"\sum") else r" \, ") for piece in pieces[:-1]]
+        return "".join([*spaced, *pieces[-1:]])
+
+    def number(self, value: sympy.Expr) -> str:
+        names = {s: self.size(str(s).removeprefix("n_")) for s in value.free_symbols}
+        return sympy.latex(value, symbol_names=names)
+
+    def size(self, axis: str) -> str:
+        usual = self.notation.size_letter(axis) or {"label": r"V_{\mathrm{out}}", "token": r"V_{\mathrm{in}}"}.get(axis)
+        return usual or f"n_{{{_upright(axis)}}}"
+
+    def symbol(self, name: str) -> str:
+        """Q1 has a superscript, and so has what stands in brackets; a word is upright."""
+        match = re.fullmatch(r"([^\W\d_]+)(\d*)('*)(?:\[(.*)\])?", name)
+        if match is None:
+            return _upright(name)
+        letters, digits, primes, inside = match.groups()
+        base = _GREEK.get(letters, letters) if len(letters) == 1 else rf"\mathrm{{{letters}}}"
+        upper = [r"\prime" * len(primes)] if primes else []
+        upper += [f"({digits})"] if digits else []
+        upper += [_upright(inside)] if inside else []
+        return f"{base}^{{{' '.join(upper)}}}" if upper else base
+
+    def letter(self, text: str) -> str:
+        plain = text.rstrip("′")
+        return _GREEK.get(plain, plain) + "'" * (len(text) - len(plain))
+
+    def at(self, base: str, place: str) -> str:
+        return f"{base}_{{{place}}}"
+
+    def indexed(self, base: str, indices: list[str], power: int) -> str:
+        inside = f"{base}_{{{' '.join(indices)}}}" if indices else base
+        if power == 1:
+            return inside
+        return rf"\left({inside}\right)^{{{power}}}" if "^" in base or not indices else f"{inside}^{{{power}}}"
+
+    def indicator(self, first: str, second: str) -> str:
+        return rf"\mathbf{{1}}\{{{first} = {second}\}}"
+
+    def sum_over(self, letters: Iterable[str]) -> str:
+        return rf"\sum_{{{','.join(letters)}}}"
+
+    def distinct_sum(self, letters: Iterable[str]) -> str:
+        letters = tuple(letters)
+        inside = r" \neq ".join(letters) if len(letters) == 2 else rf"{','.join(letters)} \text{{ distinct}}"
+        return rf"\sum_{{{inside}}}"
+
+    def average(self, body: str) -> str:
+        return rf"\left\langle {body} \right\rangle"
+
+    def probability(self, order: int, anchor: str) -> str:
+        return self.product([rf"L r_{{{anchor}}}", *(f"(L-{n})" for n in range(1, order + 1))])
+
+    def signature(self, variable: str, order: int, anchor: str, indices: list[str]) -> str:
+        upper = f"{variable};{order}" if variable else str(order)
+        return rf"\varphi_{{{anchor}}}^{{{upper}}}({','.join(indices)})"
+
+    def call(self, function: str, derivative: int, argument: str) -> str:
+        word, _, number = function.partition("_")
+        base = rf"F_{{{number}}}" if number else rf"\operatorname{{{word}}}"
+        primes = "'" * derivative if derivative < 3 else f"^{{({derivative})}}"
+        return rf"{base}{primes}\left({argument}\right)"
+
+    def exponential(self, argument: str) -> str:
+        return rf"\exp\left({argument}\right)"
+
+    def fraction(self, upper: str, lower: str) -> str:
+        return rf"\frac{{{upper}}}{{{lower}}}"
+
+    def average_words(self) -> list[tuple[str, str]]:
+        context, given = r"x_{J_1} = \beta_1, \dots, x_{J_m} = \beta_m", r"x_I = \alpha"
+        drawn = r"positions $I, J_1, \dots, J_m$ distinct and uniformly drawn"
+        indicators = r"\mathbf{1}\{x_{J_1} = \beta_1\} \cdots \mathbf{1}\{x_{J_m} = \beta_m\}"
+        return [
+            ("⟨⟩", r"$\left\langle \cdot \right\rangle$: average over the data"),
+            ("x_s", r"$x_{s}$: the token at position $s$"),
+            ("y", r"$y$: the label"),
+            ("y_s", r"$y_{s}$: the label at position $s$"),
+            ("1", r"$\mathbf{1}\{\cdot\}$: 1 where the equality holds, 0 elsewhere"),
+            ("r", r"$r_{\alpha}$: probability that a uniformly drawn position holds token $\alpha$"),
+            ("φy", rf"$\varphi_{{\alpha}}^{{y;m}}(\nu,\beta_1,\dots,\beta_m) = P(y = \nu, {context} \mid {given})$, {drawn}"),
+            ("φp", rf"$\varphi_{{\alpha}}^{{p;m}}(\nu,\beta_1,\dots,\beta_m)$: average of $p_{{\nu}} \, {indicators}$ given "
+                   rf"${given}$, {drawn}"),
+            ("φ", rf"$\varphi_{{\alpha}}^{{m}}(\beta_1,\dots,\beta_m) = P({context} \mid {given})$, {drawn}"),
+        ]  # fmt: skip
+
+    def word(self, text: str) -> str:
+        return _text(text)
+
+    def list_of(self, symbols: Iterable[str]) -> str:
+        return "$, $".join(symbols)
+
+    def meaning(self, symbol: str, words: str) -> str:
+        return f"${symbol}$: {words}"
+
+    def equation(self, left: str, right: str) -> str:
+        return f"${left} = {right}$"
+
+    def power_of_scale(self, power: str) -> str:
+        return rf"$\varepsilon^{{{power}}}$"
+
+    def formula(self, expression: sympy.Expr) -> str:
+        return sympy.latex(expression)
 
 
-def _index(index: Index) -> str:
-    return f"{_letter(index.text)}_{{{_letter(index.of)}}}" if index.of else _letter(index.text)
+def _text(text: str) -> str:
+    """A name as text, with what LaTeX would misread written out."""
+    return "".join(_ESCAPED.get(c) or (f"${_GREEK[c]}$" if c in _GREEK else c) for c in text)
 
 
-def _letter(text: str) -> str:
-    plain = text.rstrip("′")
-    return _GREEK.get(plain, plain) + "'" * (len(text) - len(plain))
-
-
-def write_scalar(scalar: Scalar) -> str:
-    """An exact scalar, sizes by their usual letters."""
-    expression = scalar.to_sympy()
-    names = {}
-    for symbol in expression.free_symbols:
-        axis = str(symbol).removeprefix("n_")
-        names[symbol] = _SIZES.get(axis, rf"n_{{\mathrm{{{_escaped(axis)}}}}}")
-    return sympy.latex(expression, symbol_names=names)
-
-
-def _definition(equations: EvolutionEquations, quantity: object) -> str:
-    match quantity:
-        case NamedQuantity(symbol=symbol, terms=terms):
-            body = _sum(write_term(equations, symbol.labels, term, False) for term in terms)
-            return f"{_of_labels(equations, symbol.name, symbol.labels)} = {body}"
-        case FunctionDefinition(symbol=symbol, function=function, derivative=order, argument=argument):
-            primes = "'" * order if order < 3 else f"^{{({order})}}"
-            return (
-                rf"{_symbol(symbol.name)} = \sigma{primes}\left({_symbol(argument.name)}\right), \quad "
-                rf"\sigma(z) = {sympy.latex(function.expression)}"
-            )
-        case SoftmaxDefinition(symbol=symbol, argument=argument, over=over, mask=mask):
-            masked = rf" \text{{ with mask }} {_symbol(mask.name)}" if mask is not None else ""
-            return (
-                rf"{_symbol(symbol.name)} = \operatorname{{softmax}}_{{\mathrm{{{_escaped(over)}}}}}"
-                rf"\left({_symbol(argument.name)}\right){masked}"
-            )
-        case ConstantDefinition():
-            return ""
-    return ""
-
-
-def _of_labels(equations: EvolutionEquations, name: str, labels: tuple[str, ...]) -> str:
-    reading = read(equations, labels, Term(Scalar.of(1), (((name, labels),),), equations.symbols[name].degree, ""))
-    return _written((*reading.outside, *reading.averaged)[0])
-
-
-def _legend(equations: EvolutionEquations) -> list[str]:
-    lines = [
-        r"$\langle\cdot\rangle$: average over the data; $x_s$: token at position $s$; $y$: label; $\mathbf{1}$: indicator",
-        r"$L$: number of positions; $r_\alpha = P(x_I = \alpha)$; $V_{\mathrm{in}}$, $V_{\mathrm{out}}$: numbers of tokens and "
-        r"labels; $d$: width",
-    ]
-    if equations.distinct:
-        lines.append(
-            r"$\varphi_\alpha^{y;m}(\nu,\beta_1,\dots)$: $P(y=\nu, x_{J_1}=\beta_1, \dots \mid x_I=\alpha)$ over distinct "
-            r"positions; $\varphi_\alpha^{p;m}$: the same with $p_\nu$ for the label"
-        )
-    constants = [q.symbol.name for q in equations.quantities if isinstance(q, ConstantDefinition)]
-    lines += [rf"${_symbol(name)}$: a constant of the architecture" for name in constants]
-    return lines
+def _upright(name: str) -> str:
+    """A name inside a formula."""
+    if name.isascii() and not re.fullmatch(r"[A-Za-z0-9 ,;:()\[\]-]+", name):
+        return rf"\mathrm{{{''.join(_IN_FORMULAS.get(c, c) for c in name)}}}"
+    return rf"\text{{{_text(name)}}}"

@@ -2,119 +2,115 @@
 
 from __future__ import annotations
 
-from theory.algebra.scalar import Scalar
-from theory.evolution import EvolutionEquations, NamedQuantity, Term
-from theory.expansion import ConstantDefinition, FunctionDefinition, SoftmaxDefinition
-from theory.printing.notation import Index, Written, groups, read
+from collections.abc import Iterable
 
-_SIZES = {"position": "L", "embed": "d", "label": "V_out", "token": "V_in"}
+import sympy
+
+from theory.evolution import EvolutionEquations
+from theory.printing.notation import headline
+from theory.printing.writer import Writer
 
 
 def to_text(equations: EvolutionEquations, parameter: str | None = None) -> str:
-    """All equations, or one parameter's, with the named quantities that they use."""
-    names = list(equations) if parameter is None else [parameter]
+    """All equations, or one parameter's, with the named quantities that they use and a legend."""
+    writer = TextWriter(equations, parameter)
     lines = [headline(equations), ""]
-    for name in names:
-        equation = equations[name]
-        lines.append(f"d{name}[{', '.join(equation.axes)}]/dt =")
-        if not len(equation):
+    for name in writer.names:
+        lines.append(f"d{writer.left(name, equations[name].axes)}/dt =")
+        groups = writer.groups(name)
+        if not groups:
             lines.append("    0   (no term up to this degree)")
-        for group, terms in groups(equation, equations):
-            order = f"order {group.order}" if group.order >= 0 else ""
-            note = (_PARTS[group.part], group.path, group.branch, f"degree {group.degree}", order)
-            lines.append(f"    {', '.join(filter(None, note))}:")
-            lines += [f"        {write_term(equations, equation.axes, term)}" for term in terms]
+        for group, rows in groups:
+            lines.append(f"    {group.note}:")
+            lines += [f"        {row.signed(first=False)}" for row in rows]
         lines.append("")
-    defined = [line for quantity in equations.quantities if (line := _definition(equations, quantity))]
+    defined = writer.definitions()
     if defined:
-        lines += ["where", *(f"    {line}" for line in defined), ""]
-    lines.append(_legend(equations))
+        lines += ["where", *(f"    {d.left} = {writer.sum_of(d.rows)}" for d in defined), ""]
+    lines += writer.legend()
     return "\n".join(lines).rstrip() + "\n"
 
 
-_PARTS = {"label": "label-driven", "prediction": "prediction-induced"}
+class TextWriter(Writer):
+    """Plain text: E[α,i], ⟨Σ_{s} …⟩, φ_α^{y;1}(ν,β)."""
+
+    def number(self, value: sympy.Expr) -> str:
+        names = {s: sympy.Symbol(self.size(str(s).removeprefix("n_")), positive=True) for s in value.free_symbols}
+        text = str(value.xreplace(names))
+        return f"({text})" if " " in text else text
+
+    def size(self, axis: str) -> str:
+        usual = self.notation.size_letter(axis)
+        return usual or {"label": "V_out", "token": "V_in"}.get(axis, f"n_{axis}")
+
+    def symbol(self, name: str) -> str:
+        return name
+
+    def letter(self, text: str) -> str:
+        return text
+
+    def at(self, base: str, place: str) -> str:
+        return f"{base}_{place}"
+
+    def indexed(self, base: str, indices: list[str], power: int) -> str:
+        inside = f"{base}[{','.join(indices)}]" if indices else base
+        return f"{inside}^{power}" if power > 1 else inside
+
+    def indicator(self, first: str, second: str) -> str:
+        return f"1{{{first}={second}}}"
+
+    def sum_over(self, letters: Iterable[str]) -> str:
+        return f"Σ_{{{','.join(letters)}}}"
+
+    def distinct_sum(self, letters: Iterable[str]) -> str:
+        letters = tuple(letters)
+        return f"Σ_{{{'≠'.join(letters)}}}" if len(letters) == 2 else f"Σ_{{{','.join(letters)} distinct}}"
+
+    def average(self, body: str) -> str:
+        return f"⟨{body}⟩"
+
+    def probability(self, order: int, anchor: str) -> str:
+        return "·".join([f"L·r_{anchor}", *(f"(L-{n})" for n in range(1, order + 1))])
+
+    def signature(self, variable: str, order: int, anchor: str, indices: list[str]) -> str:
+        upper = f"{variable};{order}" if variable else str(order)
+        return f"φ_{anchor}^{{{upper}}}({','.join(indices)})"
+
+    def call(self, function: str, derivative: int, argument: str) -> str:
+        return f"{function}{_primes(derivative)}({argument})"
+
+    def exponential(self, argument: str) -> str:
+        return f"exp({argument})"
+
+    def fraction(self, upper: str, lower: str) -> str:
+        return f"{upper} / ({lower})"
+
+    def average_words(self) -> list[tuple[str, str]]:
+        drawn = "positions I, J1, …, Jm distinct and uniformly drawn"
+        return [
+            ("⟨⟩", "⟨…⟩: average over the data"),
+            ("x_s", "x_s: the token at position s"),
+            ("y", "y: the label"),
+            ("y_s", "y_s: the label at position s"),
+            ("1", "1{…}: 1 where the equality holds, 0 elsewhere"),
+            ("r", "r_α: probability that a uniformly drawn position holds token α"),
+            ("φy", f"φ_α^{{y;m}}(ν,β1,…,βm) = P(y=ν, x_J1=β1, …, x_Jm=βm | x_I=α), {drawn}"),
+            ("φp", f"φ_α^{{p;m}}(ν,β1,…,βm) = average of p_ν 1{{x_J1=β1}} … 1{{x_Jm=βm}} given x_I=α, {drawn}"),
+            ("φ", f"φ_α^{{m}}(β1,…,βm) = P(x_J1=β1, …, x_Jm=βm | x_I=α), {drawn}"),
+        ]
+
+    def meaning(self, symbol: str, words: str) -> str:
+        return f"{symbol}: {words}"
+
+    def equation(self, left: str, right: str) -> str:
+        return f"{left} = {right}"
+
+    def power_of_scale(self, power: str) -> str:
+        return f"ε^{power}"
+
+    def formula(self, expression: sympy.Expr) -> str:
+        return str(expression)
 
 
-def headline(equations: EvolutionEquations) -> str:
-    """One line: the architecture, the loss, and how far the derivation reaches."""
-    if equations.degree is None:
-        reach = "everything kept (the exact gradient flow)"
-    else:
-        kept = ", ".join(equations.keep) or "nothing"
-        reach = (
-            f"loss degree {equations.degree} (right-hand sides to degree {equations.degree} - a for a parameter of weight "
-            f"a, 1 by default); kept: {kept}; prediction: {equations.prediction}"
-        )
-    return f"{equations.architecture.name}, {equations.loss.replace('_', ' ')}, {reach}"
-
-
-def write_term(equations: EvolutionEquations, axes: tuple[str, ...], term: Term, averaged: bool = True) -> str:
-    """One signed term; `averaged`: over the data, as in equations, or at one sample, as in named quantities."""
-    reading = read(equations, axes, term)
-    sign = "-" if reading.coefficient.rational < 0 else "+"
-    absolute = Scalar(abs(reading.coefficient.rational), reading.coefficient.atoms)
-    pieces = []
-    number = write_scalar(absolute)
-    if number != "1" or not (reading.outside or reading.averaged or reading.signature):
-        pieces.append(number)
-    if reading.signature is not None:
-        pieces.append("L·r_α" + "".join(f"·(L-{n})" for n in range(1, reading.signature.order + 1)))
-    if reading.sums:
-        pieces.append(f"Σ_{{{','.join(reading.sums)}}}")
-    if reading.signature is not None and reading.signature_indices:
-        inside = f"({','.join(reading.signature_indices)})"
-        pieces.append(reading.signature.name + inside)
-    if reading.averaged:
-        letters = (["≠".join(reading.distinct)] if reading.distinct else []) + list(reading.inner_sums)
-        total = f"Σ_{{{','.join(letters)}}} " if letters else ""
-        inner = total + " ".join(_written(w) for w in reading.averaged)
-        pieces.append(f"⟨{inner}⟩" if averaged else inner)
-    pieces += [_written(w) for w in reading.outside]
-    return f"{sign} {' '.join(pieces)}"
-
-
-def _written(factor: Written) -> str:
-    if factor.name == "=":
-        return f"1{{{_index(factor.indices[0])}={_index(factor.indices[1])}}}"
-    if factor.name.startswith("delta["):
-        return f"1{{{_index(factor.indices[0])}={_index(factor.indices[1])}}}"
-    inside = ",".join(_index(i) for i in factor.indices)
-    return f"{factor.name}[{inside}]" if inside else factor.name
-
-
-def _index(index: Index) -> str:
-    return f"{index.text}_{index.of}" if index.of else index.text
-
-
-def write_scalar(scalar: Scalar) -> str:
-    """An exact scalar, sizes by their usual letters."""
-    expression = scalar.to_sympy()
-    text = str(expression)
-    for axis, letter in _SIZES.items():
-        text = text.replace(f"n_{axis}", letter)
-    return f"({text})" if " " in text else text
-
-
-def _definition(equations: EvolutionEquations, quantity: object) -> str:
-    match quantity:
-        case NamedQuantity(symbol=symbol, terms=terms):
-            body = " ".join(write_term(equations, symbol.labels, term, False) for term in terms)
-            return f"{symbol.name}[{', '.join(symbol.labels)}] = {body.removeprefix('+ ')}"
-        case FunctionDefinition(symbol=symbol, function=function, derivative=order, argument=argument):
-            primes = {0: "", 1: "'"}.get(order, f"^({order})")
-            return f"{symbol.name} = σ{primes}({argument.name}), σ = {function.name}"
-        case SoftmaxDefinition(symbol=symbol, argument=argument, over=over, mask=mask):
-            return f"{symbol.name} = softmax over {over} of {argument.name}" + (f", mask {mask.name}" if mask else "")
-        case ConstantDefinition(symbol=symbol):
-            return f"{symbol.name}: a constant with axes ({', '.join(symbol.labels)})"
-    return ""
-
-
-def _legend(equations: EvolutionEquations) -> str:
-    parts = [
-        "⟨…⟩ averages over the data; x_s is the token at position s, y the label, 1{…} an indicator",
-        "L = number of positions, r_α = P(x_I = α), V_in and V_out the numbers of tokens and labels, d the width",
-    ]
-    if equations.distinct:
-        parts.append("φ_α^{y;m}(ν,β…) = P(y=ν, x_J1=β, … | x_I=α) over distinct positions; p instead of y: ⟨p_ν …⟩")
-    return "\n".join(parts)
+def _primes(derivative: int) -> str:
+    return "'" * derivative if derivative < 3 else f"^({derivative})"
