@@ -20,6 +20,7 @@ from theory.algebra.scalar import Degree
 from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import EvolutionEquations, derive
+from theory.expansion import FunctionDefinition
 from theory.interpret import loss
 from theory.language import Architecture, Elementwise
 
@@ -99,6 +100,7 @@ def certify(
     architecture: Architecture,
     *,
     degree: int | None = None,
+    keep: tuple[str, ...] = (),
     sizes: Mapping[str, int] | None = None,
     samples: int = 9,
     seed: int = 0,
@@ -108,9 +110,9 @@ def certify(
     """Hold the derived equations of an architecture against automatic differentiation, on random data and parameters.
 
     **Arguments:** `degree`: of the loss, up to which to expand (by default four past the leading one, or further until
-    every equation has a term); `sizes`: axis → size (by default small and all different); `samples`: of the random joint
-    law; `seed`; `loss_kind`: as in `theory.derive`; `equations`: certify these instead of freshly derived ones, by mode
-    ("kept", "expanded").
+    every equation has a term); `keep`: nonlinearities that stay kept while the rest is expanded; `sizes`: axis → size (by
+    default small and all different); `samples`: of the random joint law; `seed`; `loss_kind`: as in `theory.derive`;
+    `equations`: certify these instead of freshly derived ones, by mode ("kept", "expanded").
 
     **Returns:** a `Certificate`; look at `.passed`.
     """
@@ -126,7 +128,10 @@ def certify(
     rough = [
         f"'{name}' ({node.function.name})"
         for name, node in architecture.nonlinearities.items()
-        if isinstance(node, Elementwise) and not node.function.analytic
+        if isinstance(node, Elementwise)
+        and not node.function.analytic
+        and node.function.pure_power is None
+        and not {name, node.name} & set(keep)
     ]
     reach: Degree | None = None
     if rough:
@@ -134,23 +139,31 @@ def certify(
     else:
         expanded = given.get("expanded")
         if expanded is None:
-            chosen_degree = degree if degree is not None else _telling_degree(architecture, loss_kind)
-            expanded = derive(architecture, chosen_degree, (), loss=loss_kind)
+            chosen_degree = degree if degree is not None else _telling_degree(architecture, keep, loss_kind)
+            expanded = derive(architecture, chosen_degree, keep, loss=loss_kind)
         reach = expanded.degree
-        checks += _taylor_checks(architecture, expanded, parameters, data, loss_kind)
-        slopes, more = _slope_checks(architecture, expanded, parameters, data, loss_kind)
+        singular = _singular(expanded)
+        if singular or expanded.keep:
+            why = f"'{singular}' is expanded around its leading part" if singular else "quantities are kept"
+            notes.append(f"no Taylor coefficients, since {why}: the slope behind every degree is checked instead")
+        else:
+            checks += _taylor_checks(architecture, expanded, parameters, data, loss_kind)
+        every_cut = bool(singular or expanded.keep)
+        slopes, more = _slope_checks(architecture, expanded, parameters, data, loss_kind, every_cut)
         checks += slopes
         notes += more
     return Certificate(architecture.name, reach, chosen, seed, tuple(checks), tuple(notes))
 
 
-def gradient_flow(architecture: Architecture, parameters: Mapping[str, Any], data: Data, kind: str) -> dict[str, Any]:
+def gradient_flow(
+    architecture: Architecture, parameters: Mapping[str, Any], data: Data, kind: str, epsilon: float = 1.0
+) -> dict[str, Any]:
     """−∇L by reverse-mode differentiation of the interpreted architecture, float64."""
     import jax
 
     with jax.enable_x64(True):
         gradient = _compiled_gradient(architecture, kind)
-        found = gradient(dict(parameters), data.tokens, data.labels, data.weights)
+        found = gradient(dict(parameters), data.tokens, data.labels, data.weights, epsilon)
         return {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -160,8 +173,8 @@ def _compiled_gradient(architecture: Architecture, kind: str) -> Any:
     import jax
     import jax.numpy as jnp
 
-    def minus_loss(p: Any, tokens: Any, labels: Any, weights: Any) -> Any:
-        return -loss(architecture, p, tokens, labels, weights, xp=jnp, kind=kind)
+    def minus_loss(p: Any, tokens: Any, labels: Any, weights: Any, epsilon: Any) -> Any:
+        return -loss(architecture, p, tokens, labels, weights, xp=jnp, kind=kind, epsilon=epsilon)
 
     return jax.jit(jax.grad(minus_loss))
 
@@ -185,7 +198,9 @@ def taylor_coefficients(
 
         def along(epsilon: Any) -> dict[str, Any]:
             scaled = {name: epsilon ** int(weights[name]) * v for name, v in arrays.items()}
-            return jax.grad(lambda p: -loss(architecture, p, tokens, labels, law, xp=jnp, kind=kind))(scaled)
+            return jax.grad(lambda p: -loss(architecture, p, tokens, labels, law, xp=jnp, kind=kind, epsilon=epsilon))(
+                scaled
+            )
 
         direction = [1.0] + [0.0] * (highest - 1)
         # Run once: what the compiler would save in running it would spend in optimising.
@@ -241,43 +256,89 @@ def _taylor_checks(
 
 
 def _slope_checks(
-    architecture: Architecture, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, kind: str
+    architecture: Architecture,
+    equations: EvolutionEquations,
+    parameters: Mapping[str, Any],
+    data: Data,
+    kind: str,
+    every_cut: bool,
 ) -> tuple[list[Check], list[str]]:
-    """The power of ε with which the relative error of the truncated right-hand sides falls."""
+    """The power of ε with which the relative error of truncated right-hand sides falls.
+
+    Of the whole derivation, and, with `every_cut`, of its truncation after each degree: a wrong coefficient at any degree
+    then shows in the slope of the cut behind it.
+    """
     assert equations.degree is not None
     further = _further(architecture, equations, kind)
-    errors: dict[str, list[tuple[float, float]]] = {name: [] for name in architecture.parameters}
+    scale = _along(equations, parameters, data)
+    cuts = {name: equation.degrees if every_cut else equation.degrees[-1:] for name, equation in equations.items()}
+    errors: dict[tuple[str, Degree], list[tuple[float, float]]] = {(n, d): [] for n in cuts for d in cuts[n]}
     weights = {name: float(spec.weight) for name, spec in architecture.parameters.items()}
     # Half a halving at a time: at a power of 12 whole ones would leave two errors in the range.
     for step in range(0, 60):
         epsilon = 2.0 ** (-step / 2)
         scaled = {name: epsilon ** weights[name] * v for name, v in parameters.items()}
-        wanted = gradient_flow(architecture, scaled, data, kind)
-        derived = right_hand_sides(equations, scaled, data)
-        for name in errors:
-            errors[name].append((epsilon, relative_error(derived[name], wanted[name])))
+        wanted = gradient_flow(architecture, scaled, data, kind, epsilon)
+        parts = scale(epsilon, scaled)
+        for (name, cut), series in errors.items():
+            derived = sum(value for degree, value in parts[name].items() if degree <= cut)
+            series.append((epsilon, relative_error(derived, wanted[name])))
         if all(series[-1][1] < SLOPE_RANGE[0] for series in errors.values()):
             break
     checks, notes = [], []
-    for name, spec in architecture.parameters.items():
-        degrees = equations[name].degrees
-        omitted = [d for d in further[name].degrees if d > equations.degree - spec.weight]
-        if not degrees:
+    for name in architecture.parameters:
+        if not equations[name].degrees:
             notes.append(f"d{name}/dt has no term up to loss degree {equations.degree}")
-            continue
-        if not omitted:
-            worst = max(error for epsilon, error in errors[name] if epsilon <= 0.5)
-            checks.append(Check("slope", f"d{name}/dt", worst, "no omitted term: equal", worst <= EXACT_BOUND))
-            continue
-        power = float(omitted[0] - degrees[0])
-        usable = [(e, error) for e, error in errors[name] if SLOPE_RANGE[0] <= error <= SLOPE_RANGE[1]][-4:]
-        if len(usable) < 3:
-            notes.append(f"d{name}/dt: too few errors between {SLOPE_RANGE[0]:g} and {SLOPE_RANGE[1]:g} for a slope")
-            continue
-        slope = float(np.polyfit(np.log([e for e, _ in usable]), np.log([err for _, err in usable]), 1)[0])
-        passed = abs(slope - power) <= SLOPE_TOLERANCE
-        checks.append(Check("slope", f"d{name}/dt", slope, f"{power:g} ± {SLOPE_TOLERANCE:g}", passed))
+        for cut in cuts[name]:
+            subject = f"d{name}/dt" + (f", cut at degree {cut}" if every_cut else "")
+            check = _slope(subject, errors[name, cut], equations[name].degrees[0], cut, further[name].degrees)
+            if check is None:
+                low, high = SLOPE_RANGE
+                notes.append(f"{subject}: too few errors between {low:g} and {high:g} for a slope")
+            else:
+                checks.append(check)
     return checks, notes
+
+
+def _along(equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data) -> Any:
+    """ε, scaled parameters ↦ parameter → degree → that part of the right-hand side.
+
+    Fully expanded parts are homogeneous and evaluated once; what holds kept quantities is evaluated at every scale.
+    """
+    split = {degree: equations.of_degree(degree) for degree in equations.loss_degrees}
+    weights = {name: spec.weight for name, spec in equations.architecture.parameters.items()}
+
+    def evaluated(values: Mapping[str, Any], epsilon: float = 1.0) -> dict[str, dict[Degree, Any]]:
+        result: dict[str, dict[Degree, Any]] = {name: {} for name in equations}
+        for degree, part in split.items():
+            for name, value in right_hand_sides(part, values, data, epsilon=epsilon).items():
+                if len(part[name]):
+                    result[name][degree - weights[name]] = value
+        return result
+
+    if equations.keep:
+        return lambda epsilon, scaled: evaluated(scaled, epsilon)
+    once = evaluated(parameters)
+    return lambda epsilon, scaled: {
+        name: {degree: epsilon ** float(degree) * value for degree, value in parts.items()}
+        for name, parts in once.items()
+    }
+
+
+def _slope(
+    subject: str, series: list[tuple[float, float]], leading: Degree, cut: Degree, degrees: tuple[Degree, ...]
+) -> Check | None:
+    omitted = [degree for degree in degrees if degree > cut]
+    if not omitted:
+        worst = max(error for epsilon, error in series if epsilon <= 0.5)
+        return Check("slope", subject, worst, "no omitted term: equal", worst <= EXACT_BOUND)
+    power = float(omitted[0] - leading)
+    low, high = SLOPE_RANGE
+    usable = [(epsilon, error) for epsilon, error in series if low <= error <= high][-4:]
+    if len(usable) < 3:
+        return None
+    slope = float(np.polyfit(np.log([e for e, _ in usable]), np.log([error for _, error in usable]), 1)[0])
+    return Check("slope", subject, slope, f"{power:g} ± {SLOPE_TOLERANCE:g}", abs(slope - power) <= SLOPE_TOLERANCE)
 
 
 def _further(architecture: Architecture, equations: EvolutionEquations, kind: str) -> Mapping[str, Any]:
@@ -285,7 +346,7 @@ def _further(architecture: Architecture, equations: EvolutionEquations, kind: st
     assert equations.degree is not None
     further: EvolutionEquations = equations
     for degree in range(int(equations.degree) + 1, int(equations.degree) + 6):
-        further = _derived_to(architecture, degree, kind) or further
+        further = _derived_to(architecture, degree, equations.keep, kind) or further
         if all(
             any(d > equations.degree - spec.weight for d in further[name].degrees)
             for name, spec in architecture.parameters.items()
@@ -294,28 +355,40 @@ def _further(architecture: Architecture, equations: EvolutionEquations, kind: st
     return further
 
 
-def _derived_to(architecture: Architecture, degree: int, kind: str) -> EvolutionEquations | None:
+def _derived_to(architecture: Architecture, degree: int, keep: tuple[str, ...], kind: str) -> EvolutionEquations | None:
     try:
-        return derive(architecture, degree, (), loss=kind)
+        return derive(architecture, degree, keep, loss=kind)
     except UserError:
         # No term of this degree: the next one decides.
         return None
 
 
-def _telling_degree(architecture: Architecture, kind: str) -> int:
+def _telling_degree(architecture: Architecture, keep: tuple[str, ...], kind: str) -> int:
     """Four degrees past the leading one, and further until every equation has a term.
 
     At the leading degree alone a wrong 1/k! passes unseen.
     """
     found: EvolutionEquations | None = None
     for degree in range(1, 17):
-        further = _derived_to(architecture, degree, kind)
+        further = _derived_to(architecture, degree, keep, kind)
         found = further or found
         if found is not None and degree >= found.loss_degrees[0] + 4 and all(map(len, found.values())):
             break
     if found is None or found.degree is None:
         raise UserError(f"no term of the loss of {architecture.name} has a degree up to 16")
     return int(found.degree)
+
+
+def _singular(equations: EvolutionEquations) -> str:
+    """A normaliser that is expanded around a leading part of positive degree, so that ε = 0 is no regular point."""
+    for quantity in equations.quantities:
+        if isinstance(quantity, FunctionDefinition) and quantity.symbol.degree < 0:
+            return quantity.symbol.name
+    for node in equations.architecture.nodes:
+        if isinstance(node, Elementwise) and node.function.pure_power is not None:
+            if any(term.degree < 0 for equation in equations.values() for term in equation):
+                return node.name
+    return ""
 
 
 def _sizes(architecture: Architecture, sizes: Mapping[str, int] | None) -> dict[str, int]:

@@ -6,12 +6,13 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
 import sympy
 
-from theory.algebra.scalar import Scalar, sum_of_scalars
+from theory.algebra.scalar import Degree, Scalar, sum_of_scalars, whole_or_fraction
 from theory.errors import UserError, nearest
 
 z = sympy.Symbol("z", real=True)
@@ -51,7 +52,7 @@ class Activation:
     @property
     def analytic(self) -> bool:
         """Whether σ has a Taylor series at 0 (ReLU and its kin have none)."""
-        return not self.expression.has(*_NOT_ANALYTIC)
+        return not self.expression.has(*_NOT_ANALYTIC) and self.pure_power is None
 
     def coefficient(self, order: int) -> tuple[Scalar, ...]:
         """C_k of σ(z) = Σ_k C_k z^k at z = 0, exactly, as a sum of scalars (empty when C_k = 0).
@@ -66,6 +67,19 @@ class Activation:
         return _coefficients(self.expression, self.name, _rounded_up(order))[order]
 
     @property
+    def pure_power(self) -> Degree | None:
+        """r where σ(z) = c·z^r with r no whole number of at least 0 (a normaliser), else None."""
+        return _pure_power(self.expression)
+
+    def at(self, centre: Scalar, order: int) -> tuple[Scalar, ...]:
+        """σ^(order)(c)/order! at an exact number c, as a sum of scalars."""
+        value = self.derivative(order).subs(z, centre.to_sympy()) / sympy.factorial(order)
+        try:
+            return tuple(sum_of_scalars(sympy.expand(value)))
+        except TypeError as error:
+            raise UserError(f"the activation '{self.name}' has no Taylor series at {centre.to_sympy()}") from error
+
+    @property
     def leading_power(self) -> int:
         """The first k ≥ 1 with C_k ≠ 0, or the one-sided first power where σ is not analytic (1 for ReLU)."""
         return _leading_power(self.expression, self.analytic)
@@ -73,7 +87,7 @@ class Activation:
     @property
     def vanishes_at_zero(self) -> bool:
         """Whether σ(0) = 0."""
-        return bool(sympy.simplify(self.expression.subs(z, 0)) == 0)
+        return _vanishes_at_zero(self.expression)
 
     def derivative(self, order: int) -> sympy.Expr:
         """The expression of the order-th derivative of σ."""
@@ -101,6 +115,20 @@ def activation(function: str | sympy.Expr | Activation) -> Activation:
         found = ", ".join(map(str, symbols)) or "none"
         raise UserError(f"an activation is an expression in one symbol, but {expression} has: {found}")
     return Activation(str(expression), expression.subs(symbols[0], z))  # pyright: ignore[reportArgumentType]
+
+
+@functools.cache
+def _vanishes_at_zero(expression: sympy.Expr) -> bool:
+    return bool(sympy.simplify(expression.subs(z, 0)) == 0)
+
+
+@functools.cache
+def _pure_power(expression: sympy.Expr) -> Degree | None:
+    _, rest = expression.as_independent(z, as_Add=False)
+    base, power = rest.as_base_exp()
+    if base != z or not isinstance(power, sympy.Rational) or (power.is_integer and power >= 0):
+        return None
+    return whole_or_fraction(Fraction(int(power.p), int(power.q)))
 
 
 def _rounded_up(order: int) -> int:

@@ -39,21 +39,24 @@ class Data:
 
 
 def right_hand_sides(
-    equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType = np
+    equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType = np, epsilon: Any = 1.0
 ) -> dict[str, Any]:
     """dθ/dt of every parameter, by its derived equation.
 
-    **Arguments:** `parameters`: name → array; `data`: tokens, labels and weights; `xp`: numpy or jax.numpy.
+    **Arguments:** `parameters`: name → array; `data`: tokens, labels and weights; `xp`: numpy or jax.numpy;
+    `epsilon`: the scale of numbers that have a weight (see `theory.interpret.evaluate`).
 
     **Returns:** name → array of the parameter's shape. **Raises:** `UserError` when the arrays do not fit.
     """
-    evaluation = _Evaluation(equations, parameters, data, xp)
+    evaluation = _Evaluation(equations, parameters, data, xp, epsilon)
     return {name: evaluation.equation(equation) for name, equation in equations.items()}
 
 
 class _Evaluation:
-    def __init__(self, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType):
-        self.equations, self.parameters, self.data, self.xp = equations, parameters, data, xp
+    def __init__(
+        self, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType, epsilon: Any
+    ):
+        self.equations, self.parameters, self.data, self.xp, self.epsilon = equations, parameters, data, xp, epsilon
         architecture = equations.architecture
         self.sizes = add_axis_sizes(architecture, parameters, data.tokens.shape[1])
         shape = tuple(data.labels.shape)
@@ -256,7 +259,8 @@ class _Evaluation:
         xp = self.xp
         match quantity:
             case ConstantDefinition(symbol=symbol, build=build):
-                return xp.asarray(build(self.sizes), dtype=self._dtype()), symbol.labels
+                array = xp.asarray(build(self.sizes), dtype=self._dtype())
+                return (array * self.epsilon ** float(symbol.degree) if symbol.degree else array), symbol.labels
             case FunctionDefinition(function=function, derivative=derivative, argument=argument):
                 array, axes = self.named[argument.name]
                 return function(array, xp, derivative), axes

@@ -16,7 +16,7 @@ import numpy as np
 from theory import language as lang
 from theory.activations import Activation
 from theory.algebra.components import ComponentTable, Symbol, place_label
-from theory.algebra.polynomials import INFINITE, Algebra, Graded, term_count, truncated
+from theory.algebra.polynomials import INFINITE, Algebra, Graded, Polynomial, term_count, truncated
 from theory.algebra.scalar import Degree, Scalar
 from theory.errors import UserError, nearest
 from theory.language import LABEL, POSITION, TOKEN, Architecture, Expression
@@ -57,10 +57,11 @@ class SoftmaxDefinition:
 
 @dataclass(frozen=True)
 class ConstantDefinition:
-    """A fixed array, `build(sizes)` with axes as the symbol's labels."""
+    """A fixed array, `build(sizes)` with axes as the symbol's labels; `number` where it is one of positive weight."""
 
     symbol: Symbol
     build: Callable[[dict[str, int]], np.ndarray]
+    number: Scalar | None = None
 
 
 Definition = PolynomialDefinition | FunctionDefinition | SoftmaxDefinition | ConstantDefinition
@@ -168,8 +169,10 @@ class Expansion:
                 return truncated(algebra.symbol(self._parameters[name]), cut)
             case lang.Constant():
                 return algebra.symbol(self._constant(node.name, node.axes, node.build, node.normalised))
-            case lang.Number(scalar=scalar):
-                return algebra.number(scalar)
+            case lang.Number(scalar=scalar, weight=weight):
+                if weight:
+                    return truncated(algebra.symbol(self._small_number(scalar, weight)), cut)
+                return algebra.number(self.root_scalar(scalar))
             case lang.Dot(left=left, right=right, over=over):
                 result = algebra.multiply(value(left), value(right), over, cut)
             case lang.Multiply(left=left, right=right):
@@ -268,6 +271,21 @@ class Expansion:
         self.definitions.setdefault(name, ConstantDefinition(symbol, build))
         return symbol
 
+    def _small_number(self, scalar: Scalar, weight: Degree) -> Symbol:
+        """A number that counts as of order ε^weight keeps a name, δ, so that its scale can be changed with ε."""
+        known = [q for q in self.definitions.values() if isinstance(q, ConstantDefinition) and q.symbol.name[0] == "δ"]
+        for definition in known:
+            if definition.symbol.degree == weight and definition.number == scalar:
+                return definition.symbol
+        name = f"δ{len(known) + 1}" if known else "δ"
+        symbol = self.table.declare(Symbol(name, (), (), "constant", degree=weight))
+
+        def build(sizes: dict[str, int]) -> np.ndarray:
+            return np.asarray(scalar.value(sizes))
+
+        self.definitions[name] = ConstantDefinition(symbol, build, scalar)
+        return symbol
+
     def selector(self, axis: str, place: str) -> Graded:
         """The one-hot vector of a fixed place, its label free."""
         root = self.architecture.root(axis)
@@ -287,44 +305,70 @@ class Expansion:
     # -- expanded ------------------------------------------------------------------------------------------------------
 
     def _series(self, node: lang.Elementwise, argument: Graded, cut: Degree, derivative: int) -> Graded:
-        """Σ_k C_k (h − h_0)^k around the degree-0 part h_0 of the argument; C_k exact numbers where h_0 = 0."""
-        base, rest = _split_base(argument)
-        coefficient: Callable[[int], Graded]
+        """Σ_k σ^(k)(h_0)/k! (h − h_0)^k around the degree-0 part h_0 of the argument.
+
+        Where h_0 is a number (most often 0) the coefficients are exact numbers; where it is not, they are opaque. A power
+        such as the 1/√ of a normaliser, which has no series at 0, is expanded around the leading part of its argument.
+        """
+        power = node.function.pure_power
+        lead = self.leading[id(node.operand)] if power is not None else 0
+        base = argument.get(lead, {})
+        rest = {degree: p for degree, p in argument.items() if degree != lead}
+        if not base and power is not None:
+            if not argument:
+                return {}
+            raise UserError(
+                f"{node.line}: the leading part (degree {lead}) of what '{node.function.name}' is applied to vanishes "
+                f"identically, so there is nothing to expand it around: keep '{self._names[id(node)]}'"
+            )
+        number = self._as_number(base)
+
+        def coefficient(k: int) -> Graded:
+            order = k + derivative
+            falling = _factorial(order) // _factorial(k)
+            if number is None:
+                return self.algebra.scale(self._opaque_at(node, base, lead, order), Scalar(Fraction(1, _factorial(k))))
+            zero = number.rational == 0
+            parts = node.function.coefficient(order) if zero else node.function.at(number, order)
+            graded = self.algebra.add(*(self.algebra.number(c * falling) for c in parts))
+            shift = (power - order) * lead if power is not None else 0
+            return {degree + shift: p for degree, p in graded.items()}
+
+        start = (power - derivative) * lead if power is not None else 0
+        return self._power_sum(rest, coefficient, cut, start, lead)
+
+    def _as_number(self, base: Polynomial) -> Scalar | None:
+        """The number that a polynomial is (0 where it is empty), or None."""
         if not base:
+            return Scalar(Fraction(0))
+        ((atoms, components), rational), *more = base.items()
+        return None if components or more else Scalar(rational, atoms)
 
-            def at_zero(k: int) -> Graded:
-                factor = 1
-                for n in range(k + 1, k + derivative + 1):
-                    factor *= n
-                parts = [self.algebra.number(c * factor) for c in node.function.coefficient(k + derivative)]
-                return self.algebra.add(*parts)
+    def _opaque_at(self, node: lang.Elementwise, base: Polynomial, lead: Degree, order: int) -> Graded:
+        """σ^(order) of the leading part of the argument, as a named quantity."""
+        name = self._names[id(node)]
+        sample = id(node) in self._per_sample
+        centre = self.name_quantity(f"z0[{name}]", {lead: base}, node.axes, sample)
+        power = node.function.pure_power
+        degree = (power - order) * lead if power is not None else 0
+        symbol = self._declare_named(f"σ{order}[{name}]", node.axes, sample, degree)
+        self.definitions.setdefault(symbol.name, FunctionDefinition(symbol, node.function, order, centre))
+        return self.algebra.symbol(symbol)
 
-            coefficient = at_zero
-        else:
-            name = self._names[id(node)]
-            sample = id(node) in self._per_sample
-            centre = self.name_quantity(f"z0[{name}]", {ZERO: base}, node.axes, sample)
-
-            def at_base(k: int) -> Graded:
-                order = k + derivative
-                symbol = self._declare_named(f"σ{order}[z0 {name}]", node.axes, sample, ZERO)
-                self.definitions.setdefault(symbol.name, FunctionDefinition(symbol, node.function, order, centre))
-                return self.algebra.scale(self.algebra.symbol(symbol), Scalar(Fraction(1, _factorial(k))))
-
-            coefficient = at_base
-        return self._power_sum(rest, coefficient, cut)
-
-    def _power_sum(self, argument: Graded, coefficient: Callable[[int], Graded], cut: Degree) -> Graded:
-        lowest = min(argument, default=INFINITE)
+    def _power_sum(
+        self, argument: Graded, coefficient: Callable[[int], Graded], cut: Degree, start: Degree = 0, drop: Degree = 0
+    ) -> Graded:
+        """Σ_k coefficient(k) · argument^k up to degree `cut`, where coefficient(k) has degree start − k·drop."""
         result = truncated(coefficient(0), cut)
         power: Graded = self.algebra.number(Scalar(Fraction(1)))
-        k = 0
-        while power and (k + 1) * lowest <= cut:
-            k += 1
-            power = self.algebra.multiply(power, argument, (), cut)
+        gain = min(argument, default=INFINITE)
+        k = 1
+        while power and k * (gain - drop) + start <= cut:
+            power = self.algebra.multiply(power, argument, (), cut - start + k * drop)
             factor = coefficient(k)
             if factor:
                 result = self.algebra.add(result, self.algebra.multiply(power, factor, (), cut))
+            k += 1
         return result
 
     def _softmax_series(
@@ -383,8 +427,8 @@ def _leading_degrees(expansion: Expansion) -> dict[int, Degree]:
                 degree = _activation_degree(function, lead[id(operand)], 0, id(node) in expansion.kept)
             case lang.Softmax() | lang.Tokens() | lang.Constant():
                 degree = ZERO
-            case lang.Number(scalar=scalar):
-                degree = ZERO if scalar.rational else INFINITE
+            case lang.Number(scalar=scalar, weight=weight):
+                degree = weight if scalar.rational else INFINITE
             case _:
                 (operand,) = node.inputs
                 degree = lead[id(operand)]
@@ -395,6 +439,8 @@ def _leading_degrees(expansion: Expansion) -> dict[int, Degree]:
 def _activation_degree(function: Activation, argument: Degree, derivative: int, kept: bool) -> Degree:
     if argument == 0:
         return ZERO
+    if function.pure_power is not None:
+        return (function.pure_power - derivative) * argument
     if argument >= INFINITE:
         return ZERO if not function.vanishes_at_zero else INFINITE
     if derivative == 0:
@@ -466,7 +512,7 @@ def _below(architecture: Architecture, node: Expression) -> list[Expression]:
     return [other for other in architecture.nodes if id(other) in wanted]
 
 
-def _split_base(graded: Graded) -> tuple[dict, Graded]:
+def _split_base(graded: Graded) -> tuple[Polynomial, Graded]:
     base = graded.get(ZERO, {})
     return base, {degree: p for degree, p in graded.items() if degree != 0}
 

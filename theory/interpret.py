@@ -17,11 +17,14 @@ from theory.language import LABEL, POSITION, SAMPLE, Architecture, Expression, a
 Named = tuple[Any, tuple[str, ...]]
 
 
-def evaluate(architecture: Architecture, parameters: Mapping[str, Any], tokens: Any, xp: ModuleType = np) -> Any:
+def evaluate(
+    architecture: Architecture, parameters: Mapping[str, Any], tokens: Any, xp: ModuleType = np, epsilon: Any = 1.0
+) -> Any:
     """The logits of an architecture.
 
     **Arguments:** `parameters`: name → array (shapes as `architecture.shapes`); `tokens`: whole numbers (sample, position),
-    or one-hot numbers (sample, position, token); `xp`: numpy, jax.numpy or torch.
+    or one-hot numbers (sample, position, token); `xp`: numpy, jax.numpy or torch; `epsilon`: what a number of weight a is
+    multiplied by, to the power a (certificates scale a normaliser's δ along with the parameters).
 
     **Returns:** logits (sample, label), or (sample, position, label) where every position has a label.
 
@@ -31,7 +34,7 @@ def evaluate(architecture: Architecture, parameters: Mapping[str, Any], tokens: 
     order = (SAMPLE, POSITION, LABEL) if architecture.labels_per_position else (SAMPLE, LABEL)
     values: dict[int, Named] = {}
     for node in architecture.nodes:
-        values[id(node)] = _apply(node, values, parameters, tokens, sizes, xp)
+        values[id(node)] = _apply(node, values, parameters, tokens, sizes, xp, epsilon)
     array, axes = values[id(architecture.logits)]
     if SAMPLE not in axes:
         # Logits that ignore the tokens are the same for every sample.
@@ -47,13 +50,14 @@ def loss(
     weights: Any,
     xp: ModuleType = np,
     kind: str = "cross_entropy",
+    epsilon: Any = 1.0,
 ) -> Any:
     """The loss Σ_s P(s) · mean over positions of −log softmax(f)_y (natural log), or of ½‖f − e_y‖².
 
     **Arguments:** `labels`: whole numbers (sample) or (sample, position); `weights`: P (sample), summing to 1;
     `kind`: "cross_entropy" or "squared_error"; others as in `evaluate`.
     """
-    logits = evaluate(architecture, parameters, tokens, xp)
+    logits = evaluate(architecture, parameters, tokens, xp, epsilon)
     return loss_of_logits(logits, labels, weights, xp, kind)
 
 
@@ -88,6 +92,7 @@ def _apply(
     tokens: Any,
     sizes: Mapping[str, int],
     xp: ModuleType,
+    epsilon: Any,
 ) -> Named:
     match node:
         case lang.Tokens():
@@ -96,8 +101,9 @@ def _apply(
             return parameters[name], node.axes
         case lang.Constant():
             return _as_array(node.build(sizes), parameters, xp), node.axes
-        case lang.Number(scalar=scalar):
-            return _as_array(np.asarray(scalar.value(sizes)), parameters, xp), ()
+        case lang.Number(scalar=scalar, weight=weight):
+            number = _as_array(np.asarray(scalar.value(sizes)), parameters, xp)
+            return (number * epsilon ** float(weight) if weight else number), ()
         case lang.Dot(left=left, right=right, over=over):
             if isinstance(left, lang.Tokens) and left is not right and tokens.ndim == 2:
                 return _look_up(tokens, values[id(right)], xp)

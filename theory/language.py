@@ -23,8 +23,8 @@ from theory.errors import UserError, nearest
 
 __all__ = [
     "Architecture", "Expression", "ParameterSpec", "add_axis_sizes", "branch", "causal", "constant", "dot",
-    "elementwise", "embed", "last", "mean", "module", "parameter", "rename", "select", "shift", "size", "softmax",
-    "sqrt", "total", "window",
+    "elementwise", "embed", "last", "layer_norm", "mean", "module", "parameter", "relative", "rename", "rms_norm",
+    "rotary", "select", "shift", "size", "softmax", "sqrt", "total", "window",
 ]  # fmt: skip
 
 SAMPLE = "sample"
@@ -104,9 +104,10 @@ class Constant(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Number(Expression):
-    """An exact scalar with no axes, added to or standing beside other expressions."""
+    """An exact scalar with no axes; of `weight` a it counts as of order ε^a, and is scaled so in certificates."""
 
     scalar: Scalar
+    weight: Degree = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,12 +319,85 @@ def constant(
     return Constant(tuple(axes), _line(), name, build, normalised)
 
 
-def constant_number(value: ScalarLike) -> Expression:
-    """A bare number as an expression."""
+def constant_number(value: ScalarLike, weight: Degree = 0) -> Expression:
+    """A bare number as an expression; `weight` says what power of the initial scale it is counted as."""
     try:
-        return Number((), _line(), Scalar.of(value))
+        return Number((), _line(), Scalar.of(value), whole_or_fraction(weight))
     except TypeError as error:
         _fail(str(error))
+
+
+def rms_norm(
+    operand: Expression,
+    over: str,
+    gain: Expression | None = None,
+    delta: ScalarLike = 1e-5,
+    weight: Degree = 2,
+    name: str = "norm",
+) -> Expression:
+    """x / √(mean x² + δ) over one axis, times a gain where there is one.
+
+    **Arguments:** `delta`: δ; `weight`: the power of ε that δ counts as. With weight 2 (as large as a small stream squared)
+    and with weight 2 beside a stream of order 1, the expansion is around the stream's leading part; with weight 0 it is
+    around δ, which serves only while the stream is small against √δ. `name`: what `keep=` calls it.
+    """
+    _need(operand, over, "rms_norm")
+    square = mean(operand * operand, over) + constant_number(delta, weight)
+    normalised = operand * elementwise(square, sympy.Symbol("z", real=True) ** sympy.Rational(-1, 2), name)
+    return normalised if gain is None else normalised * gain
+
+
+def layer_norm(
+    operand: Expression,
+    over: str,
+    gain: Expression | None = None,
+    bias: Expression | None = None,
+    delta: ScalarLike = 1e-5,
+    weight: Degree = 2,
+    name: str = "norm",
+) -> Expression:
+    """(x − mean x) / √(var x + δ) over one axis, times a gain, plus a bias; arguments as in `rms_norm`."""
+    _need(operand, over, "layer_norm")
+    normalised = rms_norm(operand - mean(operand, over), over, gain, delta, weight, name)
+    return normalised if bias is None else normalised + bias
+
+
+def rotary(operand: Expression, axis: str, position: str = POSITION, base: float = 10_000.0) -> Expression:
+    """Rotate pairs (i, i + n/2) of an axis by angles that grow with the position (RoPE, arXiv 2104.09864).
+
+    The size of the axis is even; an odd last entry stays as it is.
+    """
+    _need(operand, axis, "rotary")
+    _need(operand, position, "rotary")
+    turned = f"{axis}_turned"
+
+    def build(sizes: Mapping[str, int]) -> np.ndarray:
+        n = sizes[axis]
+        half = n // 2
+        angles = np.arange(sizes[position])[:, None] * base ** (-np.arange(half) / max(half, 1))
+        rotation = np.tile(np.eye(n), (sizes[position], 1, 1))
+        for i in range(half):
+            c, s = np.cos(angles[:, i]), np.sin(angles[:, i])
+            rotation[:, i, i], rotation[:, i, i + half] = c, -s
+            rotation[:, i + half, i], rotation[:, i + half, i + half] = s, c
+        return rotation
+
+    turn = constant(f"rotary{base:g}[{position},{axis}]", (position, axis, turned), build)
+    return dot(turn, rename(operand, **{axis: turned}), over=turned)
+
+
+def relative(bias: Expression, offset: str, query: str, key: str = POSITION) -> Expression:
+    """A learned bias for each distance `query − key`, as scores [query, key].
+
+    `bias` has the axis `offset`; distances at and beyond its last place share that, later keys share the first.
+    """
+    _need(bias, offset, "relative")
+
+    def build(sizes: Mapping[str, int]) -> np.ndarray:
+        distance = np.arange(sizes[query])[:, None] - np.arange(sizes[key])[None, :]
+        return np.eye(sizes[offset])[np.clip(distance, 0, sizes[offset] - 1)]
+
+    return dot(constant(f"distance[{query},{key},{offset}]", (query, key, offset), build, offset), bias, over=offset)
 
 
 def causal(query: str, key: str = POSITION) -> Constant:
