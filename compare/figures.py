@@ -55,17 +55,7 @@ def loss(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory]) -> Ax
         ax.plot(prediction.times, series, label=label + _blow_up(prediction), **_style(i))
         _mark_end(ax, prediction, prediction.times, series, i)
     start = float(_middle(own)[0])
-    ax.axhline(start / 2, color="0.6", linewidth=0.8)
-    ax.annotate(
-        f"half of {start:.4g}",
-        (1, start / 2),
-        xycoords=("axes fraction", "data"),
-        xytext=(-4, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize="small",
-        color="0.35",
-    )
+    ax.axhline(start / 2, color="0.6", linewidth=0.8, label=f"half of {start:.4g}")
     # A flow that blows up would stretch the axis until nothing else is visible.
     ax.set_ylim(min(0.0, float(np.nanmin(own))), 1.15 * float(np.nanmax(own)))
     _span(ax, trained.times)
@@ -74,30 +64,21 @@ def loss(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory]) -> Ax
 
 
 def relative_error(ax: Axes, comparison: Comparison, parameter: str) -> Axes:
-    """Relative error of `parameter` for each flow over t (log scale); the legend gives the worst
-    error up to the time the trained loss has halved."""
+    """Relative error of `parameter` for each flow over t (log scale); the legend gives the worst error up to the time the
+    trained loss has halved."""
+    half = _finite_mean(comparison.agreements[0].half_loss_reference)
     for i, agreement in enumerate(comparison.agreements):
         error = agreement.relative_error[parameter]
         worst = error if error.ndim == 1 else np.max(error, axis=0)
         shown = (agreement.times > 0) & (worst > 0) & np.isfinite(worst)
-        half = _finite_mean(agreement.half_loss_reference)
-        until = half if math.isfinite(half) else float(agreement.times[-1])
-        reached = min(until, float(agreement.times[-1]))
-        label = f"{agreement.name}: ≤ {agreement.worst_error(parameter, until=until):.2%} up to t = {reached:.4g}"
+        last = float(agreement.times[-1])
+        until = min(half, last) if math.isfinite(half) else last
+        label = f"{agreement.name}: ≤ {_percent(agreement.worst_error(parameter, until=until))} up to t = {until:.4g}"
         ax.plot(agreement.times[shown], worst[shown], label=label, **_style(i))
-        if math.isfinite(half) and i == 0:
-            ax.axvline(half, color="0.6", linewidth=0.8, label=f"trained loss halved, t = {half:.4g}")
+    if math.isfinite(half):
+        ax.axvline(half, color="0.6", linewidth=0.8, label=f"trained loss halved, t = {half:.4g}")
     threshold = comparison.agreements[0].threshold
-    ax.axhline(threshold, color="0.6", linewidth=0.8, linestyle=":")
-    ax.annotate(
-        f"declared threshold {threshold:.3g}",
-        (0, threshold),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 3),
-        textcoords="offset points",
-        fontsize="small",
-        color="0.35",
-    )
+    ax.axhline(threshold, color="0.6", linewidth=0.8, linestyle=":", label=f"counts as valid: ≤ {_percent(threshold)}")
     ax.set_yscale("log")
     bottom, top = ax.get_ylim()
     ax.set_ylim(bottom, min(top, 10.0))
@@ -211,12 +192,16 @@ def learning_rate_error(ax: Axes, convergence: Convergence) -> Axes:
         label=f"fitted slope {convergence.slope:.3f} (a flow's is 1)",
     )
     for rate, error in zip(rates, errors, strict=True):
-        ax.annotate(f"{error:.3%}", (rate, error), xytext=(6, -10), textcoords="offset points")
+        ax.annotate(_percent(error), (rate, error), xytext=(6, -10), textcoords="offset points")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
     ax.minorticks_off()
-    ax.margins(0.25)
+    ax.margins(x=0.25)
+    # At least as many decades of error as of learning rate, so that a slope near 0 looks flat.
+    span = max(float(np.ptp(np.log(errors))), float(np.ptp(np.log(rates))))
+    middle_error = float(np.mean(np.log(errors)))
+    ax.set_ylim(math.exp(middle_error - span), math.exp(middle_error + span))
     _finish(
         ax,
         "learning rate η",
@@ -287,12 +272,16 @@ def _blow_up(prediction: Trajectory) -> str:
     return f", blew up after t = {prediction.attributes['last_good_time']:.4g}"
 
 
+def _percent(error: float) -> str:
+    return f"{error:.3%}" if error < 0.01 else f"{error:.1%}" if error < 1 else f"{error:.3g} times"
+
+
 def _mark_end(ax: Axes, prediction: Trajectory, times: np.ndarray, series: np.ndarray, i: int) -> None:
     """A cross where a flow stopped early."""
     finite = np.flatnonzero(np.isfinite(series))
     if prediction.status == "blow-up" and finite.size:
         last = finite[-1]
-        ax.plot(times[last], series[last], "x", color=_style(i)["color"], clip_on=False)
+        ax.plot(times[last], series[last], "x", color=_style(i)["color"])
 
 
 def _span(ax: Axes, times: np.ndarray) -> None:
@@ -316,4 +305,4 @@ def _finish(ax: Axes, x: str, y: str, title: str) -> None:
     ax.grid(True, color="0.92", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize="small", frameon=False)
+    ax.legend(fontsize="small", framealpha=0.85, edgecolor="none")

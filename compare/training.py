@@ -40,6 +40,7 @@ def train(
     seeds: Sequence[int] = (0,),
     observables: Mapping[str, Observable] | None = None,
     dtype: Precision = "float64",
+    threads: int = 1,
     name: str = "sgd",
     progress: bool = False,
 ) -> Trajectory:
@@ -63,6 +64,8 @@ def train(
     - `seeds`: each seed draws its own batches. Several seeds give a leading axis `seed`.
     - `observables`: name → function of (parameters, dataset), evaluated at the save times.
     - `dtype`: "float64" or "float32".
+    - `threads`: of torch. With one, the result is the same on every number of cores; models of the size of the paper's
+      controlled runs gain nothing from more, and lose much where other programs compete for the cores.
     - `name`: what the result calls itself.
     - `progress`: a progress bar on standard error.
 
@@ -75,6 +78,8 @@ def train(
     if not (isinstance(learning_rate, int | float) and math.isfinite(learning_rate)):
         raise UserError(f"learning_rate must be a positive number, but is {learning_rate!r}")
     save_steps = _save_steps(save, learning_rate, until, steps)
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise UserError(f"threads must be a whole number of at least 1, found {threads!r}")
     check_training(architecture, dataset, initial, batch=batch, replacement=replacement, seeds=seeds)
     for key in observables or {}:
         if key in architecture.parameters or key == "loss" or key.startswith("norm_"):
@@ -86,7 +91,7 @@ def train(
     losses: list[list[float]] = []
     blown: list[int] = []
     stopped_by = "steps"
-    with _deterministic(), Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
+    with _reproducible(threads), Progress(console=Console(stderr=True), disable=not progress, transient=True) as bar:
         task = bar.add_task(f"training {name}, η = {learning_rate:g}", total=int(save_steps[-1]))
         for step in save_steps.tolist():
             for run in runs:
@@ -124,6 +129,7 @@ def train(
         "steps": int(save_steps[len(saved) - 1]),
         "seeds": list(seeds),
         "dtype": dtype,
+        "threads": threads,
         "seconds_run": time.perf_counter() - started,
         "torch": torch.__version__,
     }
@@ -318,14 +324,16 @@ def _check_dataset(architecture: Architecture, dataset: Dataset, initial: Mappin
 
 
 @contextmanager
-def _deterministic() -> Iterator[None]:
+def _reproducible(threads: int) -> Iterator[None]:
     """Two runs of one experiment must coincide bit for bit, gathered gradients included."""
-    before = torch.are_deterministic_algorithms_enabled()
+    deterministic, before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(before)
 
 
 def _stack(values: Sequence[Sequence[Any]], single: bool) -> np.ndarray:

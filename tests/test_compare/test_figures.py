@@ -59,9 +59,22 @@ def test_relative_error_prints_the_worst_error_to_half_loss(runs):
     figure, (ax,) = figures.canvas()
     assert figures.relative_error(ax, comparison, "E") is ax
     worst = comparison["exact"].worst_error("E", until=float(comparison["exact"].half_loss_reference))
-    assert f"exact: ≤ {worst:.2%}" in legend(ax)
+    assert f"exact: ≤ {worst:.3%}" in legend(ax)
     assert ax.get_yscale() == "log"
     np.testing.assert_allclose(ax.lines[0].get_ydata(), comparison["exact"].relative_error["E"][1:])
+
+
+def test_a_flow_far_off_the_scale_leaves_the_picture_whole(runs):
+    path, loss = runs[1]["E"].values, np.exp(TIMES) * 10
+    wild = build(TIMES, {"E": path * 1e3}, loss, axes=AXES, name="expanded", status="blow-up")
+    figure, axes = figures.canvas(2)
+    figures.loss(axes[0], runs[0], [wild])
+    figures.norms(axes[1], runs[0], [wild], "E")
+    drawn(figure)
+    for ax in axes:
+        box = ax.get_tightbbox()
+        assert box is not None and figure.bbox.contains(box.x0 + 1, box.y0 + 1)
+        assert figure.bbox.contains(box.x1 - 1, box.y1 - 1)
 
 
 def test_norms_correlation_and_learning_rate_print_their_numbers(runs):

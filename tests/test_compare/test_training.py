@@ -207,6 +207,13 @@ def test_observables_see_arrays_by_name(small):
         )
 
 
+def test_global_settings_of_torch_are_left_as_they_were(small):
+    architecture, dataset, initial = small
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    train(architecture, dataset, initial, learning_rate=0.2, save=[0.2], threads=3)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+
+
 def test_two_runs_coincide_bit_for_bit(small):
     architecture, dataset, initial = small
     options = {"learning_rate": 0.2, "batch": 4, "save": [0.0, 2.0], "dtype": "float32"}
@@ -241,6 +248,7 @@ def test_module_is_the_architecture(small):
         ({"steps": 3, "until": 1.0}, "not both"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"until": -1.0}, "until must be a positive time"),
+        ({"threads": 0}, "threads must be a whole number"),
         ({"dtype": "float46"}, "did you mean 'float64'"),
         ({"save": [1.0, 0.5]}, "strictly increasing"),
     ],
