@@ -103,7 +103,8 @@ def _apply(
             return _as_array(node.build(sizes), parameters, xp), node.axes
         case lang.Number(scalar=scalar, weight=weight):
             number = _as_array(np.asarray(scalar.value(sizes)), parameters, xp)
-            return (number * epsilon ** float(weight) if weight else number), ()
+            power = weight if isinstance(weight, int) else float(weight)  # Taylor mode at 0 knows whole powers alone
+            return (number * epsilon**power if weight else number), ()
         case lang.Dot(left=left, right=right, over=over):
             if isinstance(left, lang.Tokens) and left is not right and tokens.ndim == 2:
                 return _look_up(tokens, values[id(right)], xp)
