@@ -72,22 +72,23 @@ class _Evaluation:
     def equation(self, equation: Equation) -> Any:
         """The right-hand side of one equation."""
         total = self.xp.zeros(tuple(self.sizes[a] for a in equation.axes), dtype=self._dtype())
-        # Terms that scatter by the same one-hot factor are summed before they scatter.
-        scattered: dict[OneHot, Any] = {}
+        # Terms that scatter by the same one-hot factor are summed before they scatter. The axis is the factor's index: where
+        # embeddings are tied, a label's one-hot scatters to the axis of tokens.
+        scattered: dict[tuple[OneHot, str], Any] = {}
         for term in equation:
             weight = term.coefficient.value(self.sizes)
             factor = self._scattering(term, equation.axes)
             if factor is None:
                 total = total + self._contract(self._operands(term, None)[0], equation.axes) * weight
                 continue
-            hot = self.equations.symbols[factor[0]].labels[-1]
+            hot = factor[1][-1]
             operands, one_hot = self._operands(term, factor)
             kept = (SAMPLE, *_open(one_hot[1]), *(a for a in equation.axes if a != hot))
             value = self._contract(operands, kept) * weight
-            scattered[one_hot] = scattered[one_hot] + value if one_hot in scattered else value
-        for (name, rest), value in scattered.items():
-            hot = self.equations.symbols[name].labels[-1]
-            total = total + self._scatter((name, rest), value, equation.axes.index(hot))
+            key = (one_hot, hot)
+            scattered[key] = scattered[key] + value if key in scattered else value
+        for (one_hot, hot), value in scattered.items():
+            total = total + self._scatter(one_hot, value, equation.axes.index(hot))
         return total
 
     # -- terms -----------------------------------------------------------------------------------------------------------
