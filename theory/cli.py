@@ -188,6 +188,30 @@ def signatures(
         write_atomically(output, buffer.getvalue())
 
 
+def errata(
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random instances.")] = 0,
+    format: Annotated[Literal["text", "latex", "markdown", "json"], typer.Option(help="How to print.")] = "text",
+    output: Output = None,
+) -> None:
+    """Compare the seed paper's printed formulas with the derived equations.
+
+    Exit status 3 when a formula is flagged and no correction agrees with the derived equations.
+    """
+    from theory.errata import check
+
+    found = check(seed)
+    printers = {
+        "text": found.to_text,
+        "latex": found.to_latex,
+        "markdown": found.to_markdown,
+        "json": lambda: found.to_json(indent=2),
+    }
+    _write(printers[format](), output)
+    if found.unexplained:
+        names = ", ".join(finding.record.place for finding in found.unexplained)
+        raise NumericalFailure(f"flagged, and no correction agrees with the derived equations: {names}.")
+
+
 def _signature_table(signature: Signature) -> str:
     """One line per token: its probability, then the entries from the largest down."""
     import numpy as np
@@ -307,6 +331,7 @@ def application() -> typer.Typer:
     app.command("derive")(derive)
     app.command("table")(table)
     app.command("signatures")(signatures)
+    app.command("errata")(errata)
     for entry in importlib.metadata.entry_points(group=COMMANDS):
         entry.load()(app)
     return app
