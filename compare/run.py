@@ -38,7 +38,7 @@ from compare.similarity import (
 from compare.training import check_training, train
 from simulate.schedule import Schedule
 from simulate.trajectory import Trajectory, save_trajectories
-from theory.errors import UserError
+from theory.errors import NumericalFailure, UserError
 from theory.signatures import cosine_similarity
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run_comparison(experiment: Experiment, *, progress: bool = False) -> Compari
     of the largest learning rate.
 
     **Raises:** `UserError`, before any work, for an experiment without `[sgd]`, with claims that cannot be measured, or
-    with parameters left unsaved; `NumericalFailure` when "half-loss" or "one-nat" is not reached.
+    with parameters left unsaved; `NumericalFailure` when "half-loss" or "one-nat" is not reached, or a flow fails at once.
     """
     if experiment.sgd is None:
         raise UserError("a comparison needs a section [sgd] with a learning_rate")
@@ -110,6 +110,9 @@ def run_comparison(experiment: Experiment, *, progress: bool = False) -> Compari
     shared, per_rate = shared_schedules(experiment.schedule(), sgd.learning_rate)
     started = time.perf_counter()
     flows = simulate.run.run_flows(experiment, schedule=shared, progress=progress)
+    for kind, flow in flows.items():
+        if not len(flow.times):
+            raise NumericalFailure(f"the flow {kind} failed before its first save time: {flow.attributes['message']}")
     seconds["flows"] = time.perf_counter() - started
     trainings = {}
     for rate, schedule in per_rate.items():
