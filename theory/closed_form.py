@@ -179,7 +179,7 @@ class LinearFlow:
 
     @property
     def escape_slope(self) -> float:
-        """dt_esc / d ln(1/ε) = 1/(C_1 s_1)."""
+        """dt_esc / d ln(1/ε) = 1/(C_1 s_1), reached as ε^(2(1 − s_2/s_1)): slowly where the first two rates are close."""
         return 1 / self._growing_rate()
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,15 +265,12 @@ def leading_order(
         return {name: found[name] for name in moving}
 
     axes = {name: spec.axes for name, spec in architecture.parameters.items()}
-    spectators, matrix = _read(
-        apply, {n: axes[n] for n in moving}, {n: initial[n].shape for n in moving}, architecture.name
-    )
     # Where label-driven and prediction-induced parts cancel, rounding is all that is left.
     label = _Field(equations.label_driven, dataset, initial)
     probe = {n: np.random.default_rng([1]).normal(size=initial[n].shape) for n in moving}
-    full, part = (max(np.abs(f(probe)[n]).max() for n in moving) for f in (field, label))
-    if full <= ROUNDING * part:
-        matrix = np.zeros_like(matrix)
+    floor = ROUNDING * max(np.abs(label(probe)[n]).max() for n in moving)
+    shapes = {n: initial[n].shape for n in moving}
+    spectators, matrix = _read(apply, {n: axes[n] for n in moving}, shapes, architecture.name, floor)
     drop = 0.5 * math.log(dataset.n_labels) if loss == "cross_entropy" else 0.25
     return LinearFlow(
         architecture.name,
@@ -565,12 +562,19 @@ def _read(
     axes: Mapping[str, tuple[str, ...]],
     shapes: Mapping[str, tuple[int, ...]],
     name: str,
+    floor: float = 0.0,
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """The spectator axes and the matrix of a linear map of arrays, checked on random arrays."""
+    """The spectator axes and the matrix of a linear map of arrays, checked on random arrays.
+
+    A map whose values stay below `floor` is zero.
+    """
     generator = np.random.default_rng([0])
     probe = {n: generator.normal(size=shape) for n, shape in shapes.items()}
     value = apply(probe)
     size = max(np.abs(v).max() for v in value.values())
+    if size <= floor:
+        apply, size = (lambda arrays: {n: np.zeros_like(a) for n, a in arrays.items()}), 0.0
+        value = apply(probe)
     spectators = []
     for axis in axes[next(iter(axes))]:
         if not all(axis in own for own in axes.values()):
@@ -593,7 +597,7 @@ def _read(
         matrix[:, columns] = np.concatenate([found[n] for n in axes])[:, columns - start]
     stacked = np.concatenate([layout.rows(value)[n] for n in axes])
     predicted = matrix @ np.concatenate([layout.rows(probe)[n] for n in axes])
-    if np.abs(predicted - stacked).max() > AGREEMENT * max(size, ROUNDING):
+    if np.abs(predicted - stacked).max() > AGREEMENT * size:
         raise UserError(f"the equations of {', '.join(axes)} in {name} are not linear in these parameters")
     if np.abs(matrix - matrix.T).max() > AGREEMENT * np.abs(matrix).max(initial=0.0):
         raise UserError(f"{' and '.join(axes)} of {name} do not drive each other by one matrix and its transpose")

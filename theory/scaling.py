@@ -297,9 +297,13 @@ def hierarchy(
 
 def _predicted(architecture: Architecture, name: str, orders: int, limit: int) -> tuple[dict[int, Degree], str]:
     """The lowest degree of each order, by the staircase, and a note where it has none to give."""
-    kinked = [key for key, node in architecture.nonlinearities.items() if _kinked(node)]
+    named = architecture.nonlinearities.items()
+    rough = {key: node for key, node in named if isinstance(node, language.Elementwise) and not node.function.analytic}
+    kinked = [key for key, node in rough.items() if _kinked(node.function)]
     if kinked:
-        return _by_homogeneity(architecture, name, orders, limit, kinked)
+        return _by_homogeneity(architecture, name, orders, limit, list(rough))
+    if rough:
+        return {}, f"{', '.join(rough)}: not analytic at 0, so nothing is predicted"
     found: dict[int, Degree] = {}
     problem: UserError | None = None
     derived = False
@@ -354,13 +358,11 @@ def _by_homogeneity(
     return {}, f"{listing}: not analytic at 0 and not in every term of the lowest degree, so nothing is predicted"
 
 
-def _kinked(node: language.Expression) -> bool:
-    """Whether a nonlinearity is no power c·z^k to leading order at 0: its two sides differ there."""
-    if not isinstance(node, language.Elementwise) or node.function.analytic:
-        return False
+def _kinked(function: activations.Activation) -> bool:
+    """Whether a function is no power c·z^k to leading order at 0: its two sides differ there."""
     t = sympy.Symbol("t", positive=True)
-    power = node.function.leading_power
-    right, left = (node.function.expression.subs(activations.z, sign * t) for sign in (1, -1))
+    power = function.leading_power
+    right, left = (function.expression.subs(activations.z, sign * t) for sign in (1, -1))
     limits = [sympy.limit(sympy.diff(sympy.simplify(side), t, power), t, 0, "+") for side in (right, left)]
     return sympy.simplify(limits[0] - (-1) ** power * limits[1]) != 0
 
