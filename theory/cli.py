@@ -42,6 +42,17 @@ Keep = Annotated[
 ]
 Parameter = Annotated[str | None, typer.Option(help="Only the equation of this parameter.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of standard output.")]
+Task = Annotated[str, typer.Option(metavar="TASK", help="A task, a data file, or FILE.py:FUNCTION.")]
+TaskOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task-option", metavar="KEY=VALUE", help="An option of the task; add has numbers=4, length=4 without any."
+    ),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="AXIS=N", help="The size of an axis, 8 by default; may be repeated."),
+]
 
 
 def list_choices(
@@ -212,6 +223,96 @@ def errata(
         raise NumericalFailure(f"flagged, and no correction agrees with the derived equations: {names}.")
 
 
+def scaling(
+    arch: Arch,
+    activation: Activation = None,
+    option: Options = None,
+    task: Task = "add",
+    task_option: TaskOptions = None,
+    size: Sizes = None,
+    orders: Annotated[int, typer.Option(min=0, help="The largest signature order.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many initialisations, seeds 0, 1, ….")] = 3,
+    parameter: Annotated[str | None, typer.Option(help="The embedding; by default the first there is.")] = None,
+    degree: Annotated[int, typer.Option(min=1, help="Degree of the loss up to which an order is searched.")] = 8,
+    format: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+    output: Output = None,
+) -> None:
+    """Print how fast each signature order vanishes at small initialisation, predicted and measured.
+
+    Sequences of L tokens have orders up to L - 1: for the default task, --task-option length=4.
+    """
+    from theory.data import load
+    from theory.scaling import hierarchy
+
+    architecture = architecture_of(arch, activation, option)
+    dataset = load(task, **_task_options(task, task_option))
+    found = hierarchy(
+        architecture,
+        dataset,
+        _sizes_of(architecture, size),
+        orders=orders,
+        seeds=range(seeds),
+        parameter=parameter,
+        degree=degree,
+    )
+    _write(found.to_json(indent=2) if format == "json" else found.to_text(), output)
+
+
+def closed_form(
+    arch: Arch,
+    activation: Activation = None,
+    option: Options = None,
+    task: Task = "add",
+    task_option: TaskOptions = None,
+    size: Sizes = None,
+    gamma: Annotated[float | None, typer.Option(help="Initial standard deviation d_in^-gamma.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Initial standard deviation; 0.01 without --gamma.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the initial arrays, or of the search for the maximum.")] = 0,
+    format: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+    output: Output = None,
+) -> None:
+    """Print the leading order in closed form: rates and escape, or the blow-up of a scale-free form.
+
+    The lowest degree of the loss decides which: 2 is linear; 3 and more condense.
+    """
+    from theory.closed_form import condensation, leading_equations, leading_order
+    from theory.data import load
+    from theory.initial import initialise
+
+    architecture = architecture_of(arch, activation, option)
+    dataset = load(task, **_task_options(task, task_option))
+    sizes = _sizes_of(architecture, size)
+    if scale is None and gamma is None:
+        scale = 0.01
+    initial = initialise(architecture, {**sizes, **dataset.sizes}, gamma=gamma, scale=scale, seed=seed)
+    leading = leading_equations(architecture).degree
+    if leading is not None and leading > 2:
+        found = condensation(architecture, dataset, sizes, seed=seed)
+    else:
+        found = leading_order(architecture, dataset, initial)
+    _write(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if format == "json" else found.to_text(), output)
+
+
+def _task_options(task: str, given: Sequence[str] | None) -> dict[str, Any]:
+    options = parse_options(given or ())
+    return options or ({"numbers": 4, "length": 4} if task == "add" else {})
+
+
+def _sizes_of(architecture: Architecture, given: Sequence[str] | None) -> dict[str, int]:
+    """The sizes of the axes that no dataset decides, 8 where none is given."""
+    from theory.language import LABEL, POSITION, TOKEN
+
+    sizes = parse_options(given or ())
+    decided = {architecture.root(a) for a in (LABEL, POSITION, TOKEN)}
+    free = [a for a in architecture.axes if a not in decided]
+    for axis, value in sizes.items():
+        if axis not in free:
+            raise UserError(f"{architecture.name} has no axis {axis!r} to give a size; {nearest(axis, free)}.")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UserError(f"the size of axis {axis!r} must be a whole number, but is {value!r}.")
+    return dict.fromkeys(free, 8) | sizes
+
+
 def _signature_table(signature: Signature) -> str:
     """One line per token: its probability, then the entries from the largest down."""
     import numpy as np
@@ -332,6 +433,8 @@ def application() -> typer.Typer:
     app.command("table")(table)
     app.command("signatures")(signatures)
     app.command("errata")(errata)
+    app.command("scaling")(scaling)
+    app.command("closed-form")(closed_form)
     for entry in importlib.metadata.entry_points(group=COMMANDS):
         entry.load()(app)
     return app

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import sympy
 
+import theory.cli
 from theory import architectures, derive
 from theory.activations import activation, z
 from theory.data import Dataset, load
@@ -221,3 +222,46 @@ def tied():
 def test_mistakes(call, message):
     with pytest.raises(UserError, match=message):
         call(random_law(labels=4))
+
+
+def run(*words):
+    return theory.cli.main(words)
+
+
+def test_the_scaling_command(capfd):
+    assert run("scaling", "feed_forward", "--activation", "tanh", "--size", "embed=4", "--seeds", "1") == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert [line.split()[1:3] for line in out.splitlines()[3:]] == [["1", "0"], ["3", "2"], ["3", "2"], ["5", "4"]]
+    words = ("--task", "mul", "--task-option", "numbers=3", "--orders", "1", "--format", "json")
+    assert run("scaling", "linear", *words) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["dataset"] == "mul"
+    assert [row["fitted"] for row in found["rows"]] == [0.0, None]
+
+
+def test_the_closed_form_command(capfd, tmp_path):
+    words = ("--task", "add", "--task-option", "numbers=20", "--size", "embed=4")
+    assert run("closed-form", "feed_forward", "--activation", "tanh", *words) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and "dt/d ln(1/scale) = 22.19" in out
+    target = tmp_path / "attention.json"
+    assert run("closed-form", "attention", "--format", "json", "-o", str(target)) == 0
+    assert json.loads(target.read_text())["degree"] == 4
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("closed-form", "linear", "--size", "embd=3"), "no axis 'embd'"),
+        (("closed-form", "linear", "--size", "embed=x"), "must be a whole number"),
+        (("closed-form", "linear", "--gamma", "1", "--scale", "1"), "exactly one of gamma and scale"),
+        (("closed-form", "feed_forward", "--activation", "relu"), "not analytic"),
+        (("scaling", "transformer"), "one label per sequence"),
+    ],
+)
+def test_mistakes_on_the_command_line(words, message, capfd):
+    assert run(*words) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and message in err and err.count("\n") == 1
