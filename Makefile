@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow lint bench clean
 
 demo: .venv/ready
 	$(BIN)/staircase compare examples/demo.toml -o runs/demo --force
@@ -12,6 +12,9 @@ test: .venv/ready
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow
+
+bench: .venv/ready
+	$(BIN)/python tests/benchmarks/derivation.py
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

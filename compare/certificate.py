@@ -28,8 +28,14 @@ from theory.language import Architecture, Elementwise
 EXACT_BOUND = 1e-10
 TAYLOR_BOUND = 1e-10
 SLOPE_TOLERANCE = 0.15
-# Errors between these are neither rounding nor beyond the reach of the leading power.
-SLOPE_RANGE = (1e-11, 1e-3)
+# Errors are relative to what is compared, or to this share of the largest coefficient where that vanishes by cancellation:
+# rounding of the largest, 1e-16, is 1e-12 of it.
+FLOOR = 1e-4
+# Slopes are fitted to errors above rounding (a hundred times what the exact check measured, within these bounds) and below
+# the largest that the leading power still governs. The smaller the better: at power 6 an error of 1e-11 still has ε = 0.015.
+SLOPE_RANGE = (1e-13, 1e-11, 1e-3)
+# How many errors, the smallest in the range, a slope is fitted to.
+_POINTS = 4
 
 
 @dataclass(frozen=True)
@@ -147,9 +153,10 @@ def certify(
             why = f"'{singular}' is expanded around its leading part" if singular else "quantities are kept"
             notes.append(f"no Taylor coefficients, since {why}: the slope behind every degree is checked instead")
         else:
-            checks += _taylor_checks(architecture, expanded, parameters, data, loss_kind)
+            checks += _taylor_checks(architecture, expanded, parameters, data, loss_kind, chosen["token"])
         every_cut = bool(singular or expanded.keep)
-        slopes, more = _slope_checks(architecture, expanded, parameters, data, loss_kind, every_cut)
+        rounding = max(check.measured for check in checks if check.kind == "exact")
+        slopes, more = _slope_checks(architecture, expanded, parameters, data, loss_kind, every_cut, rounding)
         checks += slopes
         notes += more
     return Certificate(architecture.name, reach, chosen, seed, tuple(checks), tuple(notes))
@@ -180,7 +187,7 @@ def _compiled_gradient(architecture: Architecture, kind: str) -> Any:
 
 
 def taylor_coefficients(
-    architecture: Architecture, parameters: Mapping[str, Any], data: Data, highest: int, kind: str
+    architecture: Architecture, parameters: Mapping[str, Any], data: Data, highest: int, kind: str, vocabulary: int
 ) -> list[dict[str, Any]]:
     """The Taylor coefficients of −∇L along ε ↦ ε^a θ at ε = 0, orders 0 … `highest`, by jax's Taylor mode."""
     import jax
@@ -192,7 +199,7 @@ def taylor_coefficients(
         raise UserError(f"{architecture.name} has a parameter whose weight is no whole number: no series in ε")
     with jax.enable_x64(True):
         # One-hot arrays, since Taylor mode has no rule for gathering rows.
-        tokens = jnp.asarray(np.eye(_vocabulary(architecture, parameters))[np.asarray(data.tokens)])
+        tokens = jnp.asarray(np.eye(vocabulary)[np.asarray(data.tokens)])
         labels, law = jnp.asarray(data.labels), jnp.asarray(data.weights)
         arrays = {name: jnp.asarray(v) for name, v in parameters.items()}
 
@@ -228,7 +235,7 @@ def _exact_checks(
     derived = right_hand_sides(equations, parameters, data)
     wanted = gradient_flow(architecture, parameters, data, kind)
     # Against the whole gradient's size as well: a parameter may have no gradient at all.
-    floor = 1e-6 * max(float(np.linalg.norm(value)) for value in wanted.values())
+    floor = FLOOR * max(float(np.linalg.norm(value)) for value in wanted.values())
     checks = []
     for name in architecture.parameters:
         error = relative_error(derived[name], wanted[name], floor)
@@ -237,14 +244,19 @@ def _exact_checks(
 
 
 def _taylor_checks(
-    architecture: Architecture, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, kind: str
+    architecture: Architecture,
+    equations: EvolutionEquations,
+    parameters: Mapping[str, Any],
+    data: Data,
+    kind: str,
+    vocabulary: int,
 ) -> list[Check]:
     assert equations.degree is not None
     highest = int(equations.degree)
-    wanted = taylor_coefficients(architecture, parameters, data, highest, kind)
+    wanted = taylor_coefficients(architecture, parameters, data, highest, kind, vocabulary)
     checks = []
     for name, spec in architecture.parameters.items():
-        floor = 1e-6 * max(float(np.linalg.norm(c[name])) for c in wanted)
+        floor = FLOOR * max(float(np.linalg.norm(c[name])) for c in wanted)
         for order in range(highest - int(spec.weight) + 1):
             part = equations.of_degree(order + spec.weight)
             derived = right_hand_sides(part, parameters, data)[name]
@@ -262,6 +274,7 @@ def _slope_checks(
     data: Data,
     kind: str,
     every_cut: bool,
+    rounding: float,
 ) -> tuple[list[Check], list[str]]:
     """The power of ε with which the relative error of truncated right-hand sides falls.
 
@@ -270,6 +283,8 @@ def _slope_checks(
     """
     assert equations.degree is not None
     further = _further(architecture, equations, kind)
+    low = float(np.clip(100 * rounding, *SLOPE_RANGE[:2]))
+    present = _present_degrees(further, parameters, data)
     scale = _along(equations, parameters, data)
     cuts = {name: equation.degrees if every_cut else equation.degrees[-1:] for name, equation in equations.items()}
     errors: dict[tuple[str, Degree], list[tuple[float, float]]] = {(n, d): [] for n in cuts for d in cuts[n]}
@@ -283,7 +298,9 @@ def _slope_checks(
         for (name, cut), series in errors.items():
             derived = sum(value for degree, value in parts[name].items() if degree <= cut)
             series.append((epsilon, relative_error(derived, wanted[name])))
-        if all(series[-1][1] < SLOPE_RANGE[0] for series in errors.values()):
+        # Far enough when errors reach rounding, or, at low powers, when ε itself is small against 1.
+        small = epsilon < 2.0**-8
+        if all(e[-1][1] < low or (small and len(_usable(e, low)) >= _POINTS) for e in errors.values()):
             break
     checks, notes = [], []
     for name in architecture.parameters:
@@ -291,10 +308,9 @@ def _slope_checks(
             notes.append(f"d{name}/dt has no term up to loss degree {equations.degree}")
         for cut in cuts[name]:
             subject = f"d{name}/dt" + (f", cut at degree {cut}" if every_cut else "")
-            check = _slope(subject, errors[name, cut], equations[name].degrees[0], cut, further[name].degrees)
+            check = _slope(subject, errors[name, cut], cut, present[name], low)
             if check is None:
-                low, high = SLOPE_RANGE
-                notes.append(f"{subject}: too few errors between {low:g} and {high:g} for a slope")
+                notes.append(f"{subject}: too few errors between {low:.1g} and {SLOPE_RANGE[-1]:g} for a slope")
             else:
                 checks.append(check)
     return checks, notes
@@ -325,27 +341,46 @@ def _along(equations: EvolutionEquations, parameters: Mapping[str, Any], data: D
     }
 
 
+def _present_degrees(
+    equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data
+) -> dict[str, tuple[Degree, ...]]:
+    """The degrees of each right-hand side whose terms do not cancel at these sizes (with two labels, odd ones may)."""
+    found: dict[str, tuple[Degree, ...]] = {}
+    parts = _along(equations, parameters, data)(1.0, parameters)
+    for name, by_degree in parts.items():
+        norms = {degree: float(np.linalg.norm(value)) for degree, value in by_degree.items()}
+        largest = max(norms.values(), default=0.0)
+        found[name] = tuple(degree for degree in sorted(norms) if norms[degree] > 1e-13 * largest)
+    return found
+
+
+def _usable(series: list[tuple[float, float]], low: float) -> list[tuple[float, float]]:
+    return [(epsilon, error) for epsilon, error in series if low <= error <= SLOPE_RANGE[-1]]
+
+
 def _slope(
-    subject: str, series: list[tuple[float, float]], leading: Degree, cut: Degree, degrees: tuple[Degree, ...]
+    subject: str, series: list[tuple[float, float]], cut: Degree, degrees: tuple[Degree, ...], low: float
 ) -> Check | None:
     omitted = [degree for degree in degrees if degree > cut]
     if not omitted:
         worst = max(error for epsilon, error in series if epsilon <= 0.5)
         return Check("slope", subject, worst, "no omitted term: equal", worst <= EXACT_BOUND)
-    power = float(omitted[0] - leading)
-    low, high = SLOPE_RANGE
-    usable = [(epsilon, error) for epsilon, error in series if low <= error <= high][-4:]
-    if len(usable) < 3:
+    usable = _usable(series, low)[-_POINTS:]
+    if len(usable) < _POINTS or not degrees or degrees[0] > cut:
         return None
-    slope = float(np.polyfit(np.log([e for e, _ in usable]), np.log([error for _, error in usable]), 1)[0])
+    power = float(omitted[0] - degrees[0])
+    epsilons, errors = np.log(np.array(usable)).T
+    slope = float(np.polyfit(epsilons, errors, 1)[0])
     return Check("slope", subject, slope, f"{power:g} ± {SLOPE_TOLERANCE:g}", abs(slope - power) <= SLOPE_TOLERANCE)
 
 
-def _further(architecture: Architecture, equations: EvolutionEquations, kind: str) -> Mapping[str, Any]:
+def _further(architecture: Architecture, equations: EvolutionEquations, kind: str) -> EvolutionEquations:
     """The equations to the next degrees, far enough that each parameter's first omitted degree is among them."""
     assert equations.degree is not None
     further: EvolutionEquations = equations
-    for degree in range(int(equations.degree) + 1, int(equations.degree) + 6):
+    # The gap between degrees of the loss is at most its leading degree.
+    reach = max(5, equations.loss_degrees[0]) if equations.loss_degrees else 5
+    for degree in range(int(equations.degree) + 1, int(equations.degree + reach) + 1):
         further = _derived_to(architecture, degree, equations.keep, kind) or further
         if all(
             any(d > equations.degree - spec.weight for d in further[name].degrees)
@@ -399,7 +434,8 @@ def _sizes(architecture: Architecture, sizes: Mapping[str, int] | None) -> dict[
     chosen |= dict(sizes or {})
     if architecture.root("label") != "label":
         chosen["label"] = chosen[architecture.root("label")]
-    return architecture.all_sizes({a: n for a, n in chosen.items() if a in {*architecture.axes, "label"}})
+    known = {*architecture.axes, "token", "label", "position"}
+    return architecture.all_sizes({axis: n for axis, n in chosen.items() if axis in known})
 
 
 def _random_law(architecture: Architecture, sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> Data:
@@ -407,11 +443,3 @@ def _random_law(architecture: Architecture, sizes: Mapping[str, int], samples: i
     shape = tokens.shape if architecture.labels_per_position else (samples,)
     weights = rng.random(samples) + 0.1
     return Data(tokens, rng.integers(0, sizes["label"], shape), weights / weights.sum())
-
-
-def _vocabulary(architecture: Architecture, parameters: Mapping[str, Any]) -> int:
-    for name, spec in architecture.parameters.items():
-        for axis, n in zip(spec.axes, parameters[name].shape, strict=True):
-            if architecture.root(axis) == "token":
-                return int(n)
-    raise UserError(f"no parameter of {architecture.name} has the axis 'token'")

@@ -439,9 +439,13 @@ def branch(operand: Expression, name: str) -> Expression:
     return Mark(operand.axes, _line(), operand, "branch", name)
 
 
-def parameter(*axes: str, weight: Degree = 1) -> ParameterSpec:
-    """Declare a parameter of given axes and weight a (θ ~ ε^a at initialisation)."""
-    return ParameterSpec(tuple(axes), whole_or_fraction(weight))
+def parameter(*axes: str, weight: Degree = 1, **aliases: str) -> ParameterSpec:
+    """Declare a parameter of given axes and weight a (θ ~ ε^a at initialisation).
+
+    `aliases` adds axes that have the size of others: `parameter("embed", right="embed")` is a square matrix, to be met by
+    an operand whose "embed" was renamed to "right".
+    """
+    return ParameterSpec((*axes, *aliases), whole_or_fraction(weight), tuple(aliases.items()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -453,6 +457,7 @@ class ParameterSpec:
 
     axes: tuple[str, ...]
     weight: Degree = 1
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
 class _Parameters:
@@ -609,6 +614,11 @@ def _axis_roots(nodes: Iterable[Expression], parameters: Mapping[str, ParameterS
     """Alias → root. The aliases belong to one architecture: two of them may use one name for different axes."""
     declared = {axis for spec in parameters.values() for axis in spec.axes} | {POSITION, TOKEN}
     roots: dict[str, str] = {}
+    for name, spec in parameters.items():
+        for alias, axis in spec.aliases:
+            if roots.setdefault(alias, axis) != axis:
+                raise UserError(f"parameter '{name}': axis '{alias}' already is another name of '{roots[alias]}'")
+    declared -= set(roots)
     nodes = tuple(nodes)
     for node in nodes:
         if not isinstance(node, Rename):
