@@ -120,39 +120,29 @@ class Comparison:
         }
 
     def rows(self) -> list[dict[str, str]]:
-        """One row of printed numbers for each prediction and parameter."""
+        """One row of printed numbers for each prediction and parameter, the worst over seeds."""
         rows = []
         for agreement in self.agreements:
-            half = (
-                float(np.nanmean(agreement.half_loss_reference))
-                if np.any(np.isfinite(agreement.half_loss_reference))
-                else math.nan
-            )
-            until = half if math.isfinite(half) else float(agreement.times[-1])
-            for parameter in agreement.relative_error:
-                window = agreement.validity_window[parameter]
+            halved = np.ravel(agreement.half_loss_reference)
+            halved = halved[np.isfinite(halved)]
+            until = float(halved.mean()) if halved.size else float(agreement.times[-1])
+            shifts = np.ravel(agreement.half_loss_shift)
+            shift = float(shifts[np.argmax(np.abs(shifts))])
+            for parameter, error in agreement.relative_error.items():
+                cosine = agreement.displacement_cosine[parameter][..., -1]
+                null = agreement.displacement_null[parameter][..., -1]
                 rows.append(
                     {
                         "prediction": agreement.name,
                         "status": agreement.status,
                         "parameter": parameter,
                         "worst error to half loss": _number(agreement.worst_error(parameter, until=until)),
-                        "error at last shared time": _number(
-                            float(np.max(agreement.relative_error[parameter][..., -1]))
-                        ),
+                        "error at last shared time": _number(float(np.max(error[..., -1]))),
                         "last shared time": _number(float(agreement.times[-1])),
-                        f"valid (≤ {agreement.threshold:g}) until": _number(window),
-                        "displacement cosine": _number(
-                            float(np.min(agreement.displacement_cosine[parameter][..., -1]))
-                        ),
-                        "its null": _number(float(np.max(agreement.displacement_null[parameter][..., -1]))),
-                        "half-loss shift": _number(
-                            float(
-                                np.ravel(agreement.half_loss_shift)[
-                                    int(np.argmax(np.abs(np.ravel(agreement.half_loss_shift))))
-                                ]
-                            )
-                        ),
+                        f"valid (≤ {agreement.threshold:g}) until": _number(agreement.validity_window[parameter]),
+                        "displacement cosine": _cosine_number(float(np.min(cosine))),
+                        "its null": _cosine_number(float(np.max(null))),
+                        "half-loss shift": _number(shift),
                     }
                 )
         return rows
@@ -511,6 +501,11 @@ def _loss(trajectory: Trajectory) -> np.ndarray:
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.4g}"
+
+
+def _cosine_number(value: float) -> str:
+    # Six decimals: more would print rounding errors of a cosine that is 0.
+    return "–" if math.isnan(value) else f"{value + 0.0:.6f}".replace("-0.000000", "0.000000")
 
 
 def _listing(times: np.ndarray) -> str:

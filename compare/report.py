@@ -191,9 +191,9 @@ def _numbers(summary: Mapping[str, Any]) -> str:
     parts.append(_table(caption, ["run", "status", "last good t", "half-loss t", peak, "t of the peak"], rows))
     notes = {entry["note"] for entry in correlations.values()} - {""}
     parts += [f"<p>{escape(note)}</p>" for note in sorted(notes)]
-    for entry in [*summary["flows"].values(), *summary["trainings"].values()]:
+    for name, entry in {**summary["flows"], **summary["trainings"]}.items():
         if entry["message"]:
-            parts.append(f"<p>{escape(entry['message'])}</p>")
+            parts.append(f"<p>{escape(name)}: {escape(entry['message'])}</p>")
     for flow, convergence in summary["learning_rate_convergence"].items():
         rates, errors = convergence["learning_rates"], convergence["errors"]
         rows = [[_value(rate), _value(error)] for rate, error in zip(rates, errors, strict=True)]
@@ -296,7 +296,7 @@ a{color:var(--link)}:focus-visible{outline:3px solid var(--link);outline-offset:
 .skip{position:absolute;left:-999px}.skip:focus{left:1rem;top:.5rem;background:var(--page);padding:.25rem}
 nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;list-style:none;padding:0;margin:1rem 0 0}
 .scroll{overflow-x:auto;margin:1rem 0}
-table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}
+table{min-width:min(100%,34rem);border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--quiet);padding-bottom:.4rem}
 th,td{text-align:left;padding:.35rem .9rem .35rem 0;border-bottom:1px solid var(--line);
 vertical-align:top}

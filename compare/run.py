@@ -250,12 +250,11 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
     content = simulate.run.summary(experiment, run.flows)
     shapes = architecture.shapes(experiment.sizes())
     sections = experiment.to_dict()
-    kinds = " and ".join(run.flows)
     task = sections["data"]["task"]
     content |= {
         "kind": "comparison",
         "title": experiment.title or f"{architecture.name} on {dataset.name}",
-        "question": f"How far do the flows ({kinds}) of {architecture.name} predict SGD training on {task}?",
+        "question": f"How far do flows of {architecture.name} ({', '.join(run.flows)}) predict its SGD training on {task}?",
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "set_up": {
             "architecture": sections["architecture"],

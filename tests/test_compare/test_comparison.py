@@ -229,6 +229,7 @@ def test_table_and_json_say_the_same():
     table = comparison.table()
     assert "exact" in table and "0.01" in table
     assert len(table.splitlines()) == 4
+    assert "1.000000" in table and "-0.000000" not in table
     data = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert data["predictions"]["exact"]["validity"]["window"] == {"E": 4.0, "U": 4.0}
     assert data["predictions"]["exact"]["displacement_cosine"]["E"][0] is None

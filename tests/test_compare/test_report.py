@@ -131,6 +131,7 @@ def test_what_users_write_is_escaped():
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "Does &quot;the flow&quot; &amp; SGD agree?" in html
     assert '<th scope="row">exact</th><td>&lt;E&gt;</td>' in html
+    assert "sgd-0.1: stopped &lt;being&gt; finite" in html
     assert 'alt="Loss of &quot;x&quot; &lt;y&gt;"' in html
 
 
