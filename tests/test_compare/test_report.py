@@ -5,6 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from compare.report import ReportFigure, mathml, render
+from theory.architectures import STOCK, load
+from theory.evolution import derive
 
 SUMMARY = {
     "title": "Addition <script>alert(1)</script>",
@@ -168,3 +170,13 @@ def test_mathml_keeps_the_symbols():
     for piece in ("<mfrac>", "α", "<msqrt>", "⊙", "{", "}"):
         assert piece in found
     assert found.startswith("<math") and "xmlns" not in found
+
+
+@pytest.mark.parametrize("name", sorted(STOCK))
+def test_the_equations_of_every_stock_architecture_can_be_rendered(name):
+    architecture = load(name)
+    for equations in (derive(architecture), derive(architecture, 6 if name == "emb_mlp" else 4)):
+        lines = equations.latex_lines()
+        assert len(lines) >= len(architecture.parameters)
+        for line in lines:
+            assert mathml(line).startswith("<math")
