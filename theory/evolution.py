@@ -22,6 +22,9 @@ from theory.language import Architecture
 from theory.reverse import LABEL_DRIVEN, PREDICTION_INDUCED, residuals, right_hand_sides
 
 if TYPE_CHECKING:
+    import sympy
+
+    from theory.data.dataset import Dataset
     from theory.staircase import Staircase
 
 Prediction = Literal["kept", "of-truncated-logits", "expanded"]
@@ -232,6 +235,28 @@ class EvolutionEquations(Mapping[str, Equation]):
         from theory.printing.json import to_json
 
         return to_json(self, indent)
+
+    @staticmethod
+    def from_json(text: str, architecture: Architecture) -> EvolutionEquations:
+        """Read back what `to_json` wrote of this architecture (see `theory.printing.json`)."""
+        from theory.printing.json import from_json
+
+        return from_json(text, architecture)
+
+    def identical(self, other: EvolutionEquations) -> bool:
+        """Whether both have the same settings, symbols, named quantities and terms, in the same order.
+
+        `==` is identity, since two functions that build an array cannot be compared.
+        """
+        from theory.printing.json import to_dict
+
+        return to_dict(self) == to_dict(other)
+
+    def to_sympy(self, sizes: Mapping[str, int], dataset: Dataset) -> dict[str, sympy.Array]:
+        """Every right-hand side entry by entry, exactly, for small sizes (see `theory.printing.sympy`)."""
+        from theory.printing.sympy import to_sympy
+
+        return to_sympy(self, sizes, dataset)
 
     def _repr_latex_(self) -> str:
         return "$$\\begin{aligned}" + " \\\\ ".join(self.latex_lines()) + "\\end{aligned}$$"
