@@ -6,27 +6,34 @@ computed from their printed definitions, and signatures φ from a random law by 
 
 import functools
 import itertools
+import json
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 import scipy.special
 
 from theory.architectures import attention, emb_mlp, feed_forward, transformer
+from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
-from theory.evolution import derive
+from theory.evolution import EvolutionEquations, derive
+from theory.expansion import ConstantDefinition
 from theory.language import (
     Architecture,
+    branch,
     causal,
     constant,
     dot,
     elementwise,
     embed,
     last,
+    module,
     parameter,
     rename,
+    rms_norm,
     select,
     softmax,
     total,
@@ -532,3 +539,136 @@ def test_formulas_convert_to_mathml(name, systems):
 
     for line in systems(name).latex_lines():
         assert "\\" not in convert(line)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def pre_norm():
+    """A normaliser expanded around the stream's leading part: a number of weight 2, opaque derivatives, a mask."""
+
+    def pre_norm(p, tokens):
+        x = embed(p.E, tokens)
+        h = rms_norm(x, "embed")
+        a = softmax(dot(rename(h, position="query"), h, over="embed"), over="position", mask=causal("query"))
+        x = x + module(rename(dot(a, branch(h, "value"), over="position"), query="position"), "attention")
+        return dot(p.U, x, over="embed")
+
+    return Architecture(pre_norm, {"E": parameter("token", "embed", weight=0), "U": ("label", "embed")})
+
+
+WRITTEN = {
+    **CASES,
+    "normaliser": lambda: derive(pre_norm(), 2, paths=True),
+    "normaliser, all kept": lambda: derive(pre_norm()),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_json_reads_back_to_identical_equations(name):
+    equations = WRITTEN[name]()
+    text = equations.to_json()
+    read = EvolutionEquations.from_json(text, equations.architecture)
+    assert read.identical(equations) and read.to_json() == text
+    assert dict(read.symbols) == dict(equations.symbols)
+    for parameter_name, equation in equations.items():
+        assert read[parameter_name] == equation
+    for ours, theirs in zip(read.quantities, equations.quantities, strict=True):
+        assert type(ours) is type(theirs) and ours.symbol == theirs.symbol
+        if not isinstance(ours, ConstantDefinition):
+            assert ours == theirs
+    parameters, data = arrays(equations.architecture), law(equations.architecture)
+    if equations.architecture.root("label") == "label":
+        wanted = right_hand_sides(equations, parameters, data)
+        for parameter_name, value in right_hand_sides(read, parameters, data).items():
+            np.testing.assert_array_equal(value, wanted[parameter_name])
+
+
+def test_identical_notices_every_difference():
+    equations = derive(feed_forward("tanh"), 4)
+    assert equations.identical(derive(feed_forward("tanh"), 4))
+    for other in (
+        derive(feed_forward("tanh"), 6),
+        derive(feed_forward("tanh"), 4, ()),
+        derive(feed_forward("tanh"), 4, prediction="of-truncated-logits"),
+        derive(feed_forward("tanh"), 4, paths=True),
+        derive(feed_forward("silu"), 4),
+        equations.distinct_positions(),
+        equations.label_driven,
+    ):
+        assert not equations.identical(other)
+
+
+def test_constants_are_known_in_a_fresh_process(tmp_path):
+    """GELU's series holds π; a process that has derived nothing yet must read it all the same."""
+    equations = derive(feed_forward("gelu"), 4)
+    (tmp_path / "equations.json").write_text(equations.to_json())
+    code = (
+        "from theory.architectures import feed_forward; from theory.evolution import EvolutionEquations; "
+        f"text = open({str(tmp_path / 'equations.json')!r}).read(); "
+        "print(EvolutionEquations.from_json(text, feed_forward('gelu')).to_text('U'))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.rstrip() == equations.to_text("U").rstrip()
+
+
+def changed(document, *path, value):
+    """A document with one place changed; `...` as value takes the place away."""
+    document = json.loads(json.dumps(document))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return document
+
+
+TERM = ("equations", 0, "terms", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        (("schema",), "somebody/else", "of the schema 'context-staircase/equations', found 'somebody/else'"),
+        (("version",), 2, "schema version 2 cannot be read; this is version 1"),
+        (("version",), ..., "schema version None"),
+        (("architecture",), "linear", "those of 'linear', not of 'feed_forward'"),
+        (("loss",), "hinge", "at '/loss': expected one of 'cross_entropy', 'squared_error', found \"hinge\""),
+        (("paths",), 1, "at '/paths': expected boolean, found 1"),
+        (("extra",), 1, "at '/': 'extra' is not known here"),
+        ((*TERM, "coefficient", "rational"), "0.5", "/terms/0/coefficient/rational': expected a whole number"),
+        ((*TERM, "coefficient", "atoms"), [["|embed|"]], "/atoms/0': expected 2 to 2 entries, found 1"),
+        ((*TERM, "coefficient", "atoms"), [["Catalan", "1"]], "a constant 'Catalan'"),
+        ((*TERM, "degree"), ..., "/terms/0': 'degree' is missing"),
+        ((*TERM, "components", 0, 0, "symbol"), "W", "use 'W' but do not describe it"),
+        ((*TERM, "components", 0, 0, "indices"), ["#0", "#1", "#2", "#3"], "but a factor gives 4"),
+        (("equations", 0, "axes"), ["token"], "has axes (token, embed) and weight 1, but in the equations (token)"),
+        (("equations", 0, "weight"), "2", "weight 1, but in the equations (token, embed) and weight 2"),
+        (("equations", 0, "parameter"), "W", "no parameter 'W' that the equations name"),
+        (("equations", 0), ..., "hold none for parameter 'E'"),
+        (("quantities", 1, "argument"), ..., "/quantities/1': 'argument' is missing"),
+        (("quantities", 1, "expression"), "sinh(z)", "applies no 'tanh' (sinh(z))"),
+        (("quantities", 1, "derivative"), -1, "/derivative': expected at least 0, found -1"),
+        (("symbols", 0, "one_hot_slot"), True, "/one_hot_slot': expected integer or null, found true"),
+    ],
+)
+def test_wrong_json_is_one_clear_sentence(path, value, sentence):
+    equations = derive(feed_forward("tanh"), 4)
+    text = json.dumps(changed(json.loads(equations.to_json()), *path, value=value))
+    with pytest.raises(UserError) as error:
+        EvolutionEquations.from_json(text, equations.architecture)
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+def test_json_of_another_kind_is_refused():
+    for text, sentence in (("{", "line 1 is not JSON"), ("[]", "found 'list'"), ("{}", "found None")):
+        with pytest.raises(UserError, match=re.escape(sentence)):
+            EvolutionEquations.from_json(text, feed_forward("tanh"))
+
+
+def test_equations_of_another_activation_are_refused():
+    text = derive(feed_forward("tanh")).to_json()
+    with pytest.raises(UserError, match=r"feed_forward applies no 'tanh'"):
+        EvolutionEquations.from_json(text, feed_forward("silu"))

@@ -22,6 +22,7 @@ from theory.evolution import Equation, EvolutionEquations, NamedQuantity, Quanti
 from theory.expansion import ConstantDefinition, Expansion, FunctionDefinition, SoftmaxDefinition
 from theory.language import Architecture, Elementwise
 from theory.printing.schema import equations_schema, validate
+from theory.reverse import residuals
 
 SCHEMA = "context-staircase/equations"
 VERSION = 1
@@ -90,8 +91,9 @@ class _Reader:
         self._check_architecture()
         degree = document["degree"]
         self.degree = None if degree is None else _rational(degree)
-        # The forward pass alone gives the fixed arrays, and registers the constants in the activations' series.
+        # Values and residual give the fixed arrays, and register the constants in the activations' series.
         expansion = Expansion(architecture, self.degree, frozenset(document["keep"]))
+        residuals(expansion, document["prediction"], document["loss"])
         self.constants = {
             name: definition
             for name, definition in expansion.definitions.items()

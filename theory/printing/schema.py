@@ -42,14 +42,14 @@ def _validate(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], plac
         _fail(place, f"expected at least {rule['minimum']}, found {value}")
     if isinstance(value, dict):
         properties = rule.get("properties", {})
-        for name in rule.get("required", ()):
-            if name not in value:
-                _fail(place, f"'{name}' is missing")
         for name, content in value.items():
             if name in properties:
                 _validate(content, properties[name], root, f"{place}/{name}")
             elif rule.get("additionalProperties", True) is False:
                 _fail(place, f"'{name}' is not known here")
+        for name in rule.get("required", ()):
+            if name not in value:
+                _fail(place, f"'{name}' is missing")
     if isinstance(value, list):
         least, most = rule.get("minItems", 0), rule.get("maxItems", len(value))
         if not least <= len(value) <= most:
@@ -66,7 +66,7 @@ def _validate(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], plac
             except UserError as error:
                 problems.append(error)
         if len(rule["oneOf"]) - len(problems) != 1:
-            # A choice that fails on a missing name came further than one of another kind.
+            # A choice that gets as far as a missing name is of the right kind: values are looked at first.
             raise next((p for p in problems if "is missing" in str(p)), problems[0])
 
 
