@@ -347,7 +347,7 @@ class Condensation:
     random starts reached, falling.
 
     A start along θ* stays on it, and blows up at t* = 1/(D(D−2) h* ‖θ_0‖^{D−2}). Any other start of that norm blows up
-    later, since d‖θ‖/dt = D h(θ)/‖θ‖ ≤ D h* ‖θ‖^{D−1}; random ones typically 1.3 to 4.4 times.
+    later, since d‖θ‖/dt = D h(θ)/‖θ‖ ≤ D h* ‖θ‖^{D−1}; random ones several times, the more the higher D.
 
     Times are in units of learning rate × steps. Source: Euler's relation ⟨θ, ∇h⟩ = D h; condensation of small
     initialisations as in arXiv 2510.06954.

@@ -139,6 +139,30 @@ def test_the_formula_in_singular_vectors():
     )
 
 
+def test_the_fall_of_the_loss_is_that_of_the_exact_loss_at_small_scale():
+    architecture = architectures.feed_forward("tanh")
+    initial = initialise(architecture, {**ADD.sizes, "embed": 3}, scale=1e-3)
+    flow = leading_order(architecture, ADD, initial)
+
+    def loss(time, scale=1.0):
+        arrays = {name: scale * array for name, array in flow.at(time).items()}
+        return interpret.loss(architecture, arrays, ADD.tokens, ADD.labels, ADD.weights)
+
+    time = 2 * flow.escape_slope
+    assert flow.loss_fall(0.0) == 0.0
+    assert flow.loss_fall(time) == pytest.approx(loss(0.0) - loss(time), rel=1e-3)
+    assert flow.loss_fall(time, 2.0) == pytest.approx(loss(0.0, 2.0) - loss(time, 2.0), rel=1e-3)
+
+
+def test_the_best_of_several_maxima_is_taken():
+    # With σ = z³ each hidden unit may hold any of several local maxima.
+    r = np.random.default_rng(0)
+    dataset = Dataset(r.integers(0, 5, (40, 3)), r.integers(0, 4, 40), n_tokens=5, n_labels=4)
+    found = condensation(architectures.feed_forward("cube"), dataset, {"embed": 2}, starts=6)
+    assert min(found.starts) < 0.95 * max(found.starts)
+    assert found.maximum == max(found.starts) == found.starts[0]
+
+
 def test_the_bigram_path_has_no_factor_of_length():
     dataset = next_token_law()
     architecture = architectures.transformer()

@@ -14,7 +14,7 @@ from theory.data import Dataset, load
 from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
 from theory.initial import initialise
-from theory.language import Architecture, dot, elementwise, embed, rename, total
+from theory.language import Architecture, dot, elementwise, embed, parameter, rename, total
 from theory.scaling import Hierarchy, hierarchy, late_ratios, order_parts
 from theory.signature_kinds import signature_kind
 
@@ -125,6 +125,41 @@ def test_proposition_1_of_other_architectures(architecture, sizes, slopes):
     found = hierarchy(architecture, load("add", numbers=3, length=3), sizes, orders=2)
     assert tuple(row.predicted for row in found.rows) == slopes
     np.testing.assert_allclose([row.fitted for row in found.rows], slopes, atol=TOLERANCE)
+
+
+def test_a_parameter_of_weight_two_scales_with_the_square():
+    def heavy(p, tokens):
+        h = dot(p.W, total(embed(p.E, tokens), over="position"), over="embed")
+        return dot(p.U, elementwise(h, "gelu"), over="hidden")
+
+    axes = {"E": ("token", "embed"), "W": parameter("hidden", "embed", weight=2), "U": ("label", "hidden")}
+    sizes = {"embed": 4, "hidden": 3}
+    found = hierarchy(Architecture(heavy, axes), load("add", numbers=3), sizes, scales=(0.2, 0.1, 0.05))
+    assert [row.predicted for row in found.rows] == [0, 3]
+    assert found.rows[1].fitted == pytest.approx(3, abs=TOLERANCE)
+
+
+def test_an_order_may_come_before_order_0():
+    # Pairs of distinct positions at degree 2, single positions at degree 3.
+    def pairs(p, tokens):
+        w = embed(p.E, tokens)
+        h = total(w, over="position")
+        return dot(p.U, h * h - total(w * w, over="position") + total(w**3, over="position"), over="embed")
+
+    architecture = Architecture(pairs, {"E": ("token", "embed"), "U": ("label", "embed")})
+    found = hierarchy(architecture, load("add", numbers=3), {"embed": 4})
+    assert [(row.degree, row.predicted) for row in found.rows] == [(3, 0), (2, -1)]
+    assert found.rows[1].fitted == pytest.approx(-1, abs=TOLERANCE)
+
+
+def test_the_slope_is_that_of_the_smallest_scales():
+    found = hierarchy(
+        architectures.feed_forward("tanh"),
+        load("add", numbers=3, length=3),
+        {"embed": 4},
+        scales=(0.005, 4.0, 2.0, 1.0, 0.02, 0.01),
+    )
+    np.testing.assert_allclose([row.fitted for row in found.rows], (0, 2, 2), atol=0.01)
 
 
 def test_a_transformer_with_a_label_at_every_position():
