@@ -183,7 +183,7 @@ class Notation:
         for term in equation:
             kind = signature_kind(term, self.equations.symbols, equation.axes, self.equations.distinct)
             # Independent sums over positions hold coincidences: an order is said of distinct positions only.
-            order = kind.order if kind is not None and self.equations.distinct else -1
+            order = kind.order if kind is not None and kind.distinct else -1
             path = term.path or ("direct" if through else "")
             result.setdefault(Group(term.part, path, term.branch, term.degree, order), []).append(term)
         return sorted(result.items())
