@@ -221,13 +221,14 @@ def _numeric(expression: sympy.Expr, namespace: str) -> Callable[[Any], Any]:
     functions: dict[str, Any] = {
         "Max": maximum,
         "Min": minimum,
-        "Heaviside": lambda x, at_zero=0: xp.where(x > 0, 1.0, 0.0),
-        "sign": xp.sign,
+        "Heaviside": lambda x, at_zero=0: xp.where(x > 0, xp.ones_like(x), xp.zeros_like(x)),
         "Abs": xp.abs,
         "pi": math.pi,
     }
     for name, function in arrays.items():
         functions[name] = _array_or_number(function, getattr(math, name))
+    # lambdify writes sign() for bare numbers only.
+    expression = expression.replace(sympy.sign, lambda argument: 2 * sympy.Heaviside(argument) - 1)  # pyright: ignore
     if expression.has(sympy.DiracDelta):
         # The second derivative of a kink: zero wherever it is defined.
         expression = expression.replace(  # pyright: ignore
