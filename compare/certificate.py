@@ -308,7 +308,8 @@ def _slope_checks(
             notes.append(f"d{name}/dt has no term up to loss degree {equations.degree}")
         for cut in cuts[name]:
             subject = f"d{name}/dt" + (f", cut at degree {cut}" if every_cut else "")
-            check = _slope(subject, errors[name, cut], cut, present[name], low)
+            nothing_omitted = not any(degree > cut for degree in further[name].degrees)
+            check = _slope(subject, errors[name, cut], cut, present[name], low, nothing_omitted)
             if check is None:
                 notes.append(f"{subject}: too few errors between {low:.1g} and {SLOPE_RANGE[-1]:g} for a slope")
             else:
@@ -350,7 +351,7 @@ def _present_degrees(
     for name, by_degree in parts.items():
         norms = {degree: float(np.linalg.norm(value)) for degree, value in by_degree.items()}
         largest = max(norms.values(), default=0.0)
-        found[name] = tuple(degree for degree in sorted(norms) if norms[degree] > 1e-13 * largest)
+        found[name] = tuple(degree for degree in sorted(norms) if norms[degree] > 1e-10 * largest)
     return found
 
 
@@ -359,14 +360,19 @@ def _usable(series: list[tuple[float, float]], low: float) -> list[tuple[float, 
 
 
 def _slope(
-    subject: str, series: list[tuple[float, float]], cut: Degree, degrees: tuple[Degree, ...], low: float
+    subject: str,
+    series: list[tuple[float, float]],
+    cut: Degree,
+    degrees: tuple[Degree, ...],
+    low: float,
+    nothing_omitted: bool,
 ) -> Check | None:
     omitted = [degree for degree in degrees if degree > cut]
-    if not omitted:
+    if nothing_omitted:
         worst = max(error for epsilon, error in series if epsilon <= 0.5)
         return Check("slope", subject, worst, "no omitted term: equal", worst <= EXACT_BOUND)
     usable = _usable(series, low)[-_POINTS:]
-    if len(usable) < _POINTS or not degrees or degrees[0] > cut:
+    if len(usable) < _POINTS or not omitted or degrees[0] > cut:
         return None
     power = float(omitted[0] - degrees[0])
     epsilons, errors = np.log(np.array(usable)).T
