@@ -24,10 +24,13 @@ from theory.errors import NumericalFailure, UserError, nearest
 from theory.values import parse_options
 
 if TYPE_CHECKING:
+    from theory.evolution import EvolutionEquations
     from theory.language import Architecture
     from theory.signatures import Signature
 
 DISTRIBUTION = "context-staircase"
+# More terms than this nobody reads: `derive` then leaves positions independent unless told otherwise.
+MOST_DISTINCT = 2000
 COMMANDS, LISTINGS = "staircase.commands", "staircase.listings"
 
 Arch = Annotated[str, typer.Argument(metavar="ARCH", help="A stock name, or FILE.py:FUNCTION.")]
@@ -101,6 +104,14 @@ def derive(
     ] = None,
     paths: Annotated[bool, typer.Option(help="Keep terms apart by path.")] = False,
     parameter: Parameter = None,
+    positions: Annotated[
+        Literal["distinct", "independent"] | None,
+        typer.Option(
+            help="Whether sums over positions are over distinct ones, as in probability signatures; by default they are, "
+            "unless that makes too many terms.",
+            show_default=False,
+        ),
+    ] = None,
     format: Annotated[Literal["text", "latex", "markdown", "json"], typer.Option(help="How to print.")] = "text",
     output: Output = None,
 ) -> None:
@@ -121,12 +132,34 @@ def derive(
         prediction=prediction,  # pyright: ignore[reportArgumentType]
         paths=paths,
     )
+    if positions == "distinct" or (positions is None and _few_when_distinct(equations)):
+        equations = equations.distinct_positions()
+    elif positions is None:
+        typer.echo(
+            f"note: positions are summed independently, since over distinct ones there would be more than "
+            f"{MOST_DISTINCT} terms; --positions distinct writes them all",
+            err=True,
+        )
     if format == "json":
         text = equations.to_json(indent=2)
     else:
         printers = {"text": equations.to_text, "latex": equations.to_latex, "markdown": equations.to_markdown}
         text = printers[format](parameter)
     _write(text, output)
+
+
+def _few_when_distinct(equations: EvolutionEquations) -> bool:
+    """Whether the view over distinct positions has at most `MOST_DISTINCT` terms, found without making them all."""
+    from theory.positions import distinct_terms
+
+    count = 0
+    for equation in equations.values():
+        # A few terms at a time: among them like ones merge, and too many are noticed before all are made.
+        for start in range(0, len(equation), 16):
+            count += len(distinct_terms(equations, equation.terms[start : start + 16]))
+            if count > MOST_DISTINCT:
+                return False
+    return True
 
 
 def table(
@@ -338,6 +371,34 @@ def _signature_table(signature: Signature) -> str:
     return "\n".join(lines)
 
 
+def new_architecture(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How the architecture is called: a Python identifier.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write; NAME.py by default.")
+    ] = None,
+) -> None:
+    """Write a commented file with an architecture that derives and certifies as it stands."""
+    from theory.scaffold import architecture_file
+
+    path, text = architecture_file(name, output)
+    write_atomically(path, text.encode())
+    typer.echo(f"written to {path}; next: staircase table {path}:{name}")
+
+
+def new_experiment(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How the experiment is called.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write; NAME.toml by default.")
+    ] = None,
+) -> None:
+    """Write a commented experiment file that runs as it stands."""
+    from theory.scaffold import experiment_file
+
+    path, text = experiment_file(name, output)
+    write_atomically(path, text.encode())
+    typer.echo(f"written to {path}; next: staircase simulate {path}")
+
+
 def architecture_of(name: str, activation: str | None, option: Sequence[str] | None) -> Architecture:
     from theory.architectures import load
 
@@ -435,6 +496,10 @@ def application() -> typer.Typer:
     app.command("errata")(errata)
     app.command("scaling")(scaling)
     app.command("closed-form")(closed_form)
+    new = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    new.command("architecture")(new_architecture)
+    new.command("experiment")(new_experiment)
+    app.add_typer(new, name="new", help="Write a file to begin with.")
     for entry in importlib.metadata.entry_points(group=COMMANDS):
         entry.load()(app)
     return app
