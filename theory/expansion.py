@@ -155,7 +155,8 @@ class Expansion:
 
     def _value(self, node: Expression) -> Graded:
         cut = self.needed[id(node)]
-        if cut < 0:
+        # Not 0: a normaliser's leading degree is negative.
+        if cut < self.leading[id(node)]:
             return {}
         keep = id(node) in self.kept
         return self._rule(node, self.value, cut, keep)
