@@ -14,13 +14,13 @@ from theory.reverse import LABEL_DRIVEN
 
 @dataclass(frozen=True, order=True)
 class SignatureKind:
-    """A kind of probability signature of a token α (paper 2608.30315, §2).
+    """A kind of probability signature of a token α (paper 2608.30315, §2), or trace-back signature of an output ν.
 
     **Arguments:** `order`: how many context tokens it holds; `variable`: "y" (label), "p" (kept prediction) or "" (neither:
-    co-occurrence); `anchor`: where α stands: "I" (anywhere) or a fixed place such as "L"; `places`: fixed places of context
-    tokens; `at`: where the label stands: "" (of the sequence), "next" (α's own position) or "later" (another position, which
-    sees α: a prefix signature); `weights`: names of kept factors (attention weights, activations) inside the average;
-    `distinct`: whether context positions are distinct from each other and from I.
+    co-occurrence); `anchor`: where α stands: "I" (anywhere) or a fixed place such as "L"; "ν" for trace-back; `places`:
+    fixed places of context tokens; `at`: where the label stands: "" (of the sequence), "next" (α's own position) or "later"
+    (another position, which sees α: a prefix signature); `weights`: names of kept factors (attention weights, activations)
+    inside the average; `distinct`: whether context positions are distinct from each other and from I.
     """
 
     order: int
@@ -34,6 +34,11 @@ class SignatureKind:
     @property
     def name(self) -> str:
         """How text calls it: φ_α^{y;1}, φ_α^{y;x_L}, φ_α^{y;nt} …, with ·ψ where kept factors weight the average."""
+        if self.anchor == "ν":
+            upper = ";".join(filter(None, ["p" if self.variable == "p" else "", *(f"x_{p}" for p in self.places)]))
+            free = self.order - len(self.places)
+            count = str(free) if self.distinct or not free else f"{free}*"
+            return f"ψ_ν^{{{';'.join(filter(None, [upper, count]))}}}" + ("·ψ" if self.weights else "")
         alpha = "α" if self.anchor == "I" else f"{{α,x_{self.anchor}}}"
         inside = [self.variable] if self.variable else []
         free = self.order - len(self.places)
@@ -84,6 +89,36 @@ def signature_kind(
         at=at,
         weights=tuple(sorted(set(weights))),
         distinct=distinct and plain,
+    )
+
+
+def trace_back_kind(
+    term: Term, symbols: Mapping[str, Symbol], axes: tuple[str, ...], distinct: bool
+) -> SignatureKind | None:
+    """The trace-back signature ψ_ν(β…) = P(x_J = β… | y = ν) that a term of an unembedding's equation contracts.
+
+    None where neither the label nor the kept prediction stands at the equation's output ν. Arguments as in
+    `signature_kind`. Source: arXiv 2509.20124.
+    """
+    outputs = [
+        (name, ix)
+        for name, ix in term.factors
+        if (symbols[name].role == "labels" or name == PREDICTION) and any(i in axes for i in ix)
+    ]
+    if not outputs:
+        return None
+    name, own = outputs[0]
+    context = [ix[0] for n, ix in term.factors if symbols[n].role == "tokens"]
+    weights = {n for n, ix in term.factors if symbols[n].role == "named" and symbols[n].per_sample and n != PREDICTION}
+    touching = {i for n, ix in term.factors if symbols[n].role != "tokens" for i in ix}
+    return SignatureKind(
+        order=len(context),
+        variable="p" if name == PREDICTION else "y",
+        anchor="ν",
+        places=tuple(sorted(_place(i) for i in context if "@" in i)),
+        at="" if not any(symbols[name].axes[slot] == POSITION for slot in range(len(own))) else "next",
+        weights=tuple(sorted(weights)),
+        distinct=distinct and all(i not in touching for i in context if is_bound(i)),
     )
 
 

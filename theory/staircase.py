@@ -13,7 +13,7 @@ import sympy
 from theory.algebra.scalar import Degree, Scalar
 from theory.errors import UserError
 from theory.evolution import EvolutionEquations, Term
-from theory.signature_kinds import SignatureKind, signature_kind
+from theory.signature_kinds import SignatureKind, signature_kind, trace_back_kind
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,14 @@ class Step:
     branch: str = ""
 
     @property
+    def positions(self) -> str:
+        """How many places context tokens can take: L − 1 beside the token itself, L in a trace-back signature."""
+        return "L" if self.signature.anchor == "ν" else "L-1"
+
+    @property
     def multiplier(self) -> sympy.Expr:
-        """The sum of the terms' coefficients times m!, so that the signature of order m enters with binom(L−1, m) times it.
+        """The sum of the terms' coefficients times m!, so that the signature of order m enters with binom(L−1, m)
+        times it (binom(L, m) for trace-back).
 
         For the feed-forward model of the paper this is k·C_k·B_m(k), with B_m(k) = m!·S(k, m+1), k = degree.
         """
@@ -65,7 +71,7 @@ class Staircase:
         rows = []
         for step in self.steps:
             m = step.signature.order
-            binomial = f"·binom(L-1,{m})" if step.signature.distinct and m else ""
+            binomial = f"·binom({step.positions},{m})" if step.signature.distinct and m else ""
             rows.append(
                 {
                     "part": step.part,
@@ -114,8 +120,9 @@ class Staircase:
         lines = [r"\begin{tabular}{llrrrl}", r"part & signature & degree & also at & terms & multiplier \\ \hline"]
         for step, row in zip(self.steps, self.rows(), strict=True):
             m = step.signature.order
-            binomial = rf" \binom{{L-1}}{{{m}}}" if step.signature.distinct and m else ""
+            binomial = rf" \binom{{{step.positions}}}{{{m}}}" if step.signature.distinct and m else ""
             name = step.signature.name.replace("φ", r"\varphi").replace("α", r"\alpha").replace("·ψ", r"\,\psi")
+            name = name.replace("ψ", r"\psi").replace("ν", r"\nu")
             multiplier = sympy.latex(step.multiplier)
             lines.append(
                 f"{row['part']} & ${name}$ & {row['degree']} & {row['also at']} & {row['terms']} & "
@@ -138,21 +145,22 @@ class Staircase:
 
 
 def staircase(equations: EvolutionEquations, parameter: str | None = None) -> Staircase:
-    """The staircase of an embedding's equation.
+    """The staircase of an embedding's equation, or of an unembedding's (trace-back signatures).
 
-    **Arguments:** `parameter`: the embedding, by default the first parameter that tokens look up.
+    **Arguments:** `parameter`: by default the first parameter that tokens look up.
 
-    **Raises:** `UserError` when the parameter has no axis that tokens look up.
+    **Raises:** `UserError` when the parameter has neither an axis that tokens look up nor the axis of the labels.
     """
-    candidates = [name for name, equation in equations.items() if "token" in equation.axes]
-    name = parameter or (candidates[0] if candidates else None)
-    if name is None or "token" not in equations[name].axes:
+    candidates = [name for name, equation in equations.items() if {"token", "label"} & set(equation.axes)]
+    name = parameter or next((name for name in candidates if "token" in equations[name].axes), None)
+    if name is None or not {"token", "label"} & set(equations[name].axes):
         have = f"; those that have one: {', '.join(candidates)}" if candidates else ""
-        raise UserError(f"a staircase needs a parameter with an axis 'token'{have}")
+        raise UserError(f"a staircase needs a parameter with an axis 'token' or 'label'{have}")
+    kind_of = signature_kind if "token" in equations[name].axes else trace_back_kind
     distinct = equations.distinct_positions()
     groups: dict[tuple[str, str, str, SignatureKind], list[Term]] = {}
     for term in distinct[name]:
-        kind = signature_kind(term, distinct.symbols, distinct[name].axes, True)
+        kind = kind_of(term, distinct.symbols, distinct[name].axes, True)
         if kind is not None:
             groups.setdefault((term.part, term.path, term.branch, kind), []).append(term)
     steps = []

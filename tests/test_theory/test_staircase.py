@@ -107,11 +107,6 @@ def test_formats_hold_the_same_rows():
     assert r"label & $\varphi_\alpha^{y;1}$ & 3 & - & 2 & $-3 \binom{L-1}{1}$ \\" in latex
 
 
-def test_a_parameter_that_no_token_looks_up_is_refused():
-    with pytest.raises(UserError, match=r"needs a parameter with an axis 'token'; those that have one: E"):
-        derive(feed_forward("tanh"), 4).staircase("U")
-
-
 # -- groups of terms when printed --------------------------------------------------------------------------------------
 
 
