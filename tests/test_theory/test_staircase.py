@@ -7,7 +7,6 @@ import pytest
 import sympy
 
 from theory.architectures import attention, feed_forward, linear, transformer
-from theory.errors import UserError
 from theory.evolution import derive
 from theory.printing.notation import Notation
 
