@@ -323,6 +323,9 @@ class Expansion:
                 f"identically, so there is nothing to expand it around: keep '{self._names[id(node)]}'"
             )
         number = self._as_number(base)
+        if number is not None and power is None and any(name.startswith("|") for name, _ in number.atoms):
+            # σ(1/n) of a symbolic size n is no exact number.
+            number = None
 
         def coefficient(k: int) -> Graded:
             order = k + derivative
