@@ -137,7 +137,7 @@ def test_parameters_stored_at_some_times_only(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "series", "words"),
     [
-        ({"E": np.zeros((2, 4))}, {}, r"'E' must have the shape \(3, token\), but has .2, 4"),
+        ({"E": np.zeros((2, 4))}, {}, r"'E' must have the shape \(3, token\), but has shape .2, 4"),
         ({"E": np.zeros(3)}, {}, "'E' must have the shape"),
         ({"E": np.zeros((3, 4)), "F": np.zeros((3, 5))}, {}, "size 5 in 'F', but 4 in 'E'"),
         ({"E": np.zeros((3, 4))}, {"E": np.zeros(3)}, "two quantities"),
