@@ -46,10 +46,11 @@ FUNCTIONS = {
     ("tanh", 1): lambda z: 1 - np.tanh(z) ** 2,
     ("gelu", 0): lambda z: z * scipy.special.ndtr(z),
     ("gelu", 1): lambda z: scipy.special.ndtr(z) + z * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi),
-    ("F_{1}", 0): lambda z: z**3,
-    ("F_{1}", 1): lambda z: 3 * z**2,
-    ("F_{2}", 0): lambda z: z**2 + z,
-    ("F_{2}", 1): lambda z: 2 * z + 1,
+}
+# Functions without a name of their own are called by what the legend says of them.
+FORMULAS = {
+    "z^{3}": (lambda z: z**3, lambda z: 3 * z**2),
+    "z^{2} + z": (lambda z: z**2 + z, lambda z: 2 * z + 1),
 }
 
 
@@ -224,7 +225,8 @@ class Reader:
                 self.take()
                 derivative += 1
             word = re.sub(r"\\operatorname{(.*)}", r"\1", name)
-            return FUNCTIONS[word, derivative](self.argument())
+            known = self.document.functions.get(word) or (FUNCTIONS[word, 0], FUNCTIONS[word, 1])
+            return known[derivative](self.argument())
         size_name = name
         indices = []
         if self.peek() == "_":
@@ -297,7 +299,7 @@ class Document:
         self.samples = np.arange(len(data.tokens)).reshape((-1,) + (1,) * (AXES - 1))
         items = re.findall(r"\\item \$(.*)", text)
         sizes = sizes_of(equations.architecture)
-        self.axes, self.numbers = {}, {}
+        self.axes, self.numbers, self.functions = {}, {}, {}
         for item in items:
             if found := re.match(r"(.*)\$: indices of axis (.*)", item):
                 for letter in found[1].split("$, $"):
@@ -307,6 +309,8 @@ class Document:
                 self.numbers[found[1].replace(" ", "")] = sizes[found[2]]
             elif found := re.match(r"(.*)\$: size of axis (.*)", item):
                 self.numbers[found[1].replace(" ", "")] = sizes[found[2].replace(r"\_", "_")]
+            elif found := re.match(r"(F_{\d})\\left\(z\\right\) = (.*)\$$", item):
+                self.functions[found[1]] = FORMULAS[found[2]]
         self.n_labels = sizes["label"]
         rates = np.zeros(SIZES["token"])
         np.add.at(rates, data.tokens, data.weights[:, None] / data.tokens.shape[1])
@@ -509,7 +513,8 @@ def test_tied_embeddings_evaluate_to_the_gradient(loss_kind):
 
 def test_functions_are_defined_in_the_legend(systems):
     text = systems("odd names").to_latex()
-    assert r"\item $F_{1}\left(z\right) = z^{3}$" in text and r"\item $F_{2}\left(z\right) = z^{2} + z$" in text
+    found = re.findall(r"\\item \$F_{(.)}\\left\(z\\right\) = (.*)\$\n", text)
+    assert sorted(number for number, _ in found) == ["1", "2"] and {formula for _, formula in found} == set(FORMULAS)
     # A function whose name says it all needs no line.
     assert "operatorname{tanh}\\left(z\\right) =" not in systems("hidden layer, cut logits").to_latex()
 

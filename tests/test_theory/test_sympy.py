@@ -13,7 +13,7 @@ from theory.architectures import attention, emb_mlp, feed_forward, transformer
 from theory.data.dataset import Dataset
 from theory.errors import UserError
 from theory.evolution import derive
-from theory.language import Architecture, causal, constant, dot, embed, rename, rms_norm, softmax
+from theory.language import Architecture, causal, constant, dot, embed, rename, rms_norm, select, softmax
 from theory.printing.sympy import parameter_symbols
 
 Z = sympy.Symbol("z")
@@ -201,9 +201,19 @@ def masked():
     return Architecture(masked, {"E": ("token", "embed"), "U": ("label", "embed"), "b": ()})
 
 
+def read_last():
+    """Positions of which only the last is read: an indicator in their own equation."""
+
+    def read_last(p, tokens):
+        return dot(p.U, select(embed(p.E, tokens) + p.P, "position", "last"), over="embed")
+
+    return Architecture(read_last, {"E": ("token", "embed"), "P": ("position", "embed"), "U": ("label", "embed")})
+
+
 @pytest.mark.parametrize(
     ("architecture", "degree", "keep", "paths"),
     [
+        (read_last(), 4, (), False),
         (masked(), None, None, False),
         (masked(), 2, ("attention",), False),
         (transformer("tanh"), 6, (), True),
@@ -212,7 +222,8 @@ def masked():
 def test_values_equal_the_numerical_evaluation(architecture, degree, keep, paths):
     from theory.evaluation import Data, right_hand_sides
 
-    law = Dataset([[0, 1], [1, 1]], [[0, 1], [1, 0]], [1 / 3, 2 / 3], n_tokens=2, n_labels=2)
+    labels = [[0, 1], [1, 0]] if architecture.labels_per_position else [0, 1]
+    law = Dataset([[0, 1], [1, 1]], labels, [1 / 3, 2 / 3], n_tokens=2, n_labels=2)
     equations = derive(architecture, degree, keep, paths=paths)
     sizes = {a: 1 if a != "embed" else 2 for a in architecture.axes if a not in law.sizes and architecture.root(a) == a}
     symbols = parameter_symbols(architecture, {**sizes, **law.sizes})
