@@ -238,6 +238,22 @@ def test_first_and_last_places():
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
 
 
+def test_what_is_added_at_every_position_counts_at_every_position():
+    """f = U Σ_l (w_{x_l} + b): db/dt is L times E[Uᵀ(e_y − p)]."""
+    architecture = Architecture(
+        lambda p, x: dot(p.U, total(embed(p.E, x) + p.b, over="position"), over="embed"),
+        {"E": ("token", "embed"), "b": ("embed",), "U": ("label", "embed")},
+        name="shifted",
+    )
+    parameters, data = setting(architecture)
+    U = parameters["U"]
+    f = (parameters["E"][data.tokens] + parameters["b"]).sum(1) @ U.T
+    p = np.exp(f) / np.exp(f).sum(1, keepdims=True)
+    wanted = 4 * data.weights @ (np.eye(4)[data.labels] - p) @ U
+    for equations in (derive(architecture), derive(architecture, 2)):
+        np.testing.assert_allclose(right_hand_sides(equations, parameters, data)["b"], wanted, rtol=1e-12)
+
+
 def test_coefficients_are_exact():
     """GELU's C_2 = 1/√(2π): the term 2 C_2 of the feed-forward; and the 1/√d of attention, with d a symbol."""
     second = [t for t in derive(feed_forward("gelu"), 3)["E"].label_driven if t.degree == 2]
