@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow fuzz lint bench clean
 
 demo: .venv/ready
 	$(BIN)/staircase compare examples/demo.toml -o runs/demo --force
@@ -12,6 +12,10 @@ test: .venv/ready
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow
+
+# 200 random architectures against autodiff and Taylor coefficients; prints what was checked.
+fuzz: .venv/ready
+	FUZZ_DRAWS=200 $(BIN)/python -m pytest -q -s tests/test_compare/test_fuzz.py
 
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/derivation.py
