@@ -386,7 +386,7 @@ class Document:
         return joint / rates
 
 
-SIZES = {"token": 3, "label": 4, "position": 3, "embed": 2, "key": 2, "value": 3, "hidden": 3, "head_dim": 2}
+SIZES = {"token": 5, "label": 4, "position": 3, "embed": 2, "key": 2, "value": 3, "hidden": 3, "head_dim": 2}
 FIXED = {
     r"\mathrm{causal}^{\text{query,position}}": np.tril(np.ones((3, 3))),
     r"w^{\text{causal[query,position]}}": np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None],
@@ -400,8 +400,8 @@ def sizes_of(architecture):
     return architecture.all_sizes({a: n for a, n in {**SIZES, "label": label}.items() if a in known})
 
 
-def law(architecture, samples=5, seed=0):
-    """A random joint law; token 2 never occurs."""
+def law(architecture, samples=6, seed=2):
+    """A random joint law; the last token never occurs."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, SIZES["token"] - 1, (samples, SIZES["position"]))
     labels = rng.integers(
@@ -456,7 +456,18 @@ def expanded_causal():
     return Architecture(expanded_causal, names)
 
 
+def shared_bias():
+    """What all logits share drops out of the label's part: the label is summed away, and co-occurrence remains."""
+
+    def shared_bias(p, tokens):
+        h = elementwise(total(embed(p.E, tokens), over="position"), "quadratic")
+        return dot(p.U, h, over="embed") + dot(p.c, h, over="embed")
+
+    return Architecture(shared_bias, {"E": ("token", "embed"), "U": ("label", "embed"), "c": ("embed",)})
+
+
 CASES = {
+    "shared bias, distinct": lambda: derive(shared_bias(), 3, ()).distinct_positions(),
     "feed-forward, expanded": lambda: derive(feed_forward("tanh"), 4, ()),
     "feed-forward, expanded, distinct": lambda: derive(feed_forward("tanh"), 4, ()).distinct_positions(),
     "feed-forward, prediction kept": lambda: derive(feed_forward("gelu"), 4),
