@@ -1,6 +1,7 @@
 """The staircase: which signature enters at what degree, with which multiplier; and how terms are grouped when printed."""
 
 import json
+import re
 from math import comb, factorial
 
 import pytest
@@ -8,7 +9,9 @@ import sympy
 
 from theory.architectures import attention, feed_forward, linear, transformer
 from theory.evolution import derive
+from theory.language import Architecture, dot, elementwise, embed, total
 from theory.printing.notation import Notation
+from theory.printing.text import TextWriter
 
 
 def stirling(n, k):
@@ -185,3 +188,28 @@ def test_an_equation_without_terms_is_zero():
     assert "={}& 0\n" in equations.to_latex("Q")
     (line,) = equations.latex_lines("Q")
     assert line.endswith("= 0")
+
+
+def test_no_letter_is_an_index_and_a_symbol_too():
+    def clashing(p, tokens):
+        h = elementwise(total(embed(p.s, tokens), over="position") + p.b, "tanh")
+        return dot(p.i, dot(p.d, h, over="embed"), over="rank")
+
+    axes = {"s": ("token", "embed"), "b": ("embed",), "d": ("rank", "embed"), "i": ("label", "rank")}
+    clash = Architecture(clashing, axes)
+    for equations in (derive(clash), derive(clash, 5), derive(attention()), derive(transformer("tanh", blocks=2))):
+        writer = TextWriter(equations)
+        for name in writer.names:
+            writer.groups(name)
+        writer.definitions()
+        letters = [letter.rstrip("′") for axis in writer.notation.letters.values() for letter in axis]
+        heads = {re.match(r"[^\W\d_]+", name)[0] for name in equations.symbols}
+        assert len(letters) >= 4 and not heads & set(letters) and "t" not in letters
+        # One axis, one kind of letter: none is said of two axes.
+        owners = [letter for axis in writer.notation.letters.values() for letter in axis]
+        assert len(owners) == len(set(owners))
+    # A width cannot be called d where a parameter is.
+    assert (
+        "n_rank" in TextWriter(derive(clash, 5)).size("rank") and TextWriter(derive(clash)).size("embed") == "n_embed"
+    )
+    assert TextWriter(derive(attention())).size("embed") == "d"
