@@ -34,8 +34,13 @@ class Step:
 
     @property
     def positions(self) -> str:
-        """How many places context tokens can take: L − 1 beside the token itself, L in a trace-back signature."""
-        return "L" if self.signature.anchor == "ν" else "L-1"
+        """How many places free context tokens can take: L − 1 beside a token that is anywhere itself, else L."""
+        return "L-1" if self.signature.anchor == "I" else "L"
+
+    @property
+    def free(self) -> int:
+        """How many context tokens have no fixed place: only these are counted by a binomial."""
+        return self.signature.order - len(self.signature.places) if self.signature.distinct else 0
 
     @property
     def multiplier(self) -> sympy.Expr:
@@ -44,7 +49,7 @@ class Step:
 
         For the feed-forward model of the paper this is k·C_k·B_m(k), with B_m(k) = m!·S(k, m+1), k = degree.
         """
-        factor = math.factorial(self.signature.order) if self.signature.distinct else 1
+        factor = math.factorial(self.free)
         total = sympy.Integer(0)
         for term in self.terms:
             total += Scalar(term.coefficient.rational * factor, term.coefficient.atoms).to_sympy()
@@ -71,7 +76,7 @@ class Staircase:
         rows = []
         for step in self.steps:
             m = step.signature.order
-            binomial = f"·binom({step.positions},{m})" if step.signature.distinct and m else ""
+            binomial = f"·binom({step.positions},{step.free})" if step.free else ""
             rows.append(
                 {
                     "part": step.part,
@@ -119,8 +124,7 @@ class Staircase:
         """The table as a LaTeX tabular."""
         lines = [r"\begin{tabular}{llrrrl}", r"part & signature & degree & also at & terms & multiplier \\ \hline"]
         for step, row in zip(self.steps, self.rows(), strict=True):
-            m = step.signature.order
-            binomial = rf" \binom{{{step.positions}}}{{{m}}}" if step.signature.distinct and m else ""
+            binomial = rf" \binom{{{step.positions}}}{{{step.free}}}" if step.free else ""
             name = step.signature.name.replace("φ", r"\varphi").replace("α", r"\alpha").replace("·ψ", r"\,\psi")
             name = name.replace("ψ", r"\psi").replace("ν", r"\nu")
             multiplier = sympy.latex(step.multiplier)

@@ -10,6 +10,7 @@ from theory.data.dataset import from_sequences
 from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import derive
+from theory.language import Architecture, dot, embed, last, total
 from theory.signature_kinds import trace_back_kind
 from theory.signatures import trace_back
 
@@ -43,6 +44,17 @@ def test_the_leading_unembedding_equation_is_its_trace_back_signature(seed: int)
         # C_1 P(y = ν) L Σ_β ψ_ν(β) w_β
         wanted[output] = 3 * probability * row @ parameters["E"]
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_a_fixed_place_is_not_counted_as_a_choice() -> None:
+    def beside_the_last(p, tokens):
+        x = embed(p.E, tokens)
+        return dot(p.U, total(x, over="position") * last(x), over="embed")
+
+    model = Architecture(beside_the_last, {"E": ("token", "embed"), "U": ("label", "embed")})
+    rows = {row["signature"]: row["multiplier"] for row in derive(model, 3).label_driven.staircase().rows()}
+    # L r_α φ_α^{y;x_L} has no choice of place; P(x_L = α) Σ_s φ_{α,x_L}^{y;1} has all L of them.
+    assert rows == {"φ_α^{y;x_L}": "1", "φ_{α,x_L}^{y;1}": "1·binom(L,1)"}
 
 
 def test_a_parameter_with_neither_axis_is_refused() -> None:
