@@ -308,6 +308,21 @@ def test_distinct_positions_are_the_same_system(architecture, degree, keep, leng
     assert_equal(right_hand_sides(distinct.label_driven, parameters, data), whole)
 
 
+def test_positions_that_weights_touch_keep_their_independent_sums():
+    """As in Theorem 3 of the paper: only positions of tokens alone are those of signatures."""
+    kept = derive(attention(), keep=None)
+    assert all(kept.distinct_positions()[name].terms == kept[name].terms for name in kept)
+    # Σ_l slope_l w_l (Σ_m w_m)²: the slope's position stays free to coincide with the two others, which differ.
+    weighted = Architecture(_weighted, {"E": ("token", "embed"), "U": ("label", "embed")}, name="weighted")
+    terms = derive(weighted, 4).distinct_positions()["U"].label_driven
+    shapes = {}
+    for term in terms:
+        free = [index for name, (index, _) in (f for f in term.factors if f[0] == "X")]
+        touched = {ix[0] for name, ix in term.factors if name == "slope"}
+        shapes[len(free)] = (term.coefficient.rational, len(touched & set(free)))
+    assert shapes == {2: (1, 1), 3: (1, 1)}
+
+
 # -- depth -------------------------------------------------------------------------------------------------------------
 
 
