@@ -183,7 +183,8 @@ def _compiled_gradient(architecture: Architecture, kind: str) -> Any:
     def minus_loss(p: Any, tokens: Any, labels: Any, weights: Any, epsilon: Any) -> Any:
         return -loss(architecture, p, tokens, labels, weights, xp=jnp, kind=kind, epsilon=epsilon)
 
-    return jax.jit(jax.grad(minus_loss))
+    # Run some twenty times on a few samples: what optimising it costs is never won back.
+    return jax.jit(jax.grad(minus_loss), compiler_options={"xla_backend_optimization_level": 0})
 
 
 def taylor_coefficients(

@@ -54,7 +54,10 @@ class Entry:
 
 
 # What takes longest to certify, and needs no words that the others lack, is left to `make test-slow`.
-SLOW = {"stock_attention", "stock_transformer", "stock_emb_mlp"}
+SLOW = {
+    "stock_linear", "stock_feed_forward", "stock_emb_mlp", "stock_attention", "stock_transformer",
+    "regression_by_attention", "three_way_table", "normalised_features", "softmax_over_memory",
+}  # fmt: skip
 
 ZOO: dict[str, Entry] = {}
 
