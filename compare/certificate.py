@@ -183,8 +183,8 @@ def _compiled_gradient(architecture: Architecture, kind: str) -> Any:
     def minus_loss(p: Any, tokens: Any, labels: Any, weights: Any, epsilon: Any) -> Any:
         return -loss(architecture, p, tokens, labels, weights, xp=jnp, kind=kind, epsilon=epsilon)
 
-    # Run some twenty times on a few samples: what optimising it costs is never won back.
-    return jax.jit(jax.grad(minus_loss), compiler_options={"xla_backend_optimization_level": 0})
+    # Optimised, although that costs time: unoptimised, the compiler returned non-finite gradients for a table read twice.
+    return jax.jit(jax.grad(minus_loss))
 
 
 def taylor_coefficients(
