@@ -284,6 +284,15 @@ def test_wrong_equations_fail(mode, case):
     assert "FAIL" in text and text.endswith(f"NOT CERTIFIED: {len(found.failures)} of {len(found.checks)} failed")
 
 
+def test_a_wrong_coefficient_at_the_highest_degree_shows_in_the_slope_alone():
+    """Where quantities are kept there is no Taylor coefficient: the power with which the error falls must tell."""
+    right = derive(GELU, 5, ("prediction",))
+    last_scaled = changed(right, "U", lambda terms: [*terms[:-1], scaled(Fraction(11, 10))(terms[-1])])
+    assert last_scaled["U"].terms[-1].degree == 4
+    found = certify(GELU, equations={"expanded": last_scaled})
+    assert {(check.kind, check.subject) for check in found.failures} == {("slope", "dU/dt, cut at degree 4")}
+
+
 def test_equations_that_lose_a_whole_degree_fail():
     """No term at all at a degree at which there should be one."""
     architecture = architectures.feed_forward("tanh")

@@ -283,6 +283,7 @@ def test_polynomials_are_graded_and_like_terms_merge():
     # Roots of numbers merge as well: √2 b · √2 b = 2 b b.
     root = algebra.scale(b, sqrt(2))
     assert algebra.multiply(root, root) == algebra.scale(algebra.multiply(b, b), Scalar(Fraction(2)))
+    assert algebra.scale(root, sqrt(2)) == algebra.scale(b, Scalar(Fraction(2)))
 
 
 def test_a_symbol_is_declared_once():
