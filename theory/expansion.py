@@ -71,10 +71,16 @@ class Expansion:
     """The values of one architecture's nodes, in one mode.
 
     **Arguments:** `architecture`; `degree`: of the loss, or None for everything kept; `keep`: names (or kinds) of the
-    nonlinearities to keep.
+    nonlinearities to keep; `most`: by node, the degree up to which to know its value (by default what the loss needs).
     """
 
-    def __init__(self, architecture: Architecture, degree: Degree | None, keep: frozenset[str]):
+    def __init__(
+        self,
+        architecture: Architecture,
+        degree: Degree | None,
+        keep: frozenset[str],
+        most: dict[int, Degree] | None = None,
+    ):
         self.architecture = architecture
         self.degree = degree
         self.cut = INFINITE if degree is None else degree
@@ -105,8 +111,25 @@ class Expansion:
         # Values by node: as the mode has them, and (for the arguments of what is kept) with everything kept.
         self._values: dict[int, Graded] = {}
         self._exact: dict[int, Graded] = {}
+        if most is not None:
+            self.needed = {key: min(self.needed[key], most[key]) for key in self.needed}
+        elif degree is not None:
+            self._check_leading_parts()
         for node in architecture.nodes:
             self._values[id(node)] = self._value(node)
+
+    def _check_leading_parts(self) -> None:
+        """Refuse a kept power such as 1/√, or one of what is kept, whose argument's leading part vanishes identically.
+
+        Its leading degree would be wrong, and with it every budget. What is kept hides whether that is so: the leading parts
+        alone are derived with as little kept as can be, at the cost of one forward pass.
+        """
+        rough = [name for name, node in self.architecture.nonlinearities.items() if _is_rough(node)]
+        if len(self.kept) > len(rough) and any(map(_is_power, self.architecture.nonlinearities.values())):
+            most = {
+                key: self.leading[key] if self.needed[key] >= self.leading[key] else -INFINITE for key in self.leading
+            }
+            Expansion(self.architecture, self.degree, frozenset(rough), most)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -316,11 +339,12 @@ class Expansion:
         base = argument.get(lead, {})
         rest = {degree: p for degree, p in argument.items() if degree != lead}
         if not base and power is not None:
-            if not argument:
+            if self.needed[id(node.operand)] < lead:
                 return {}
             raise UserError(
-                f"{node.line}: the leading part (degree {lead}) of what '{node.function.name}' is applied to vanishes "
-                f"identically, so there is nothing to expand it around: keep '{self._names[id(node)]}'"
+                f"{node.line}: the leading part (degree {lead}) of what '{self._names[id(node)]}' is applied to vanishes "
+                f"identically, so there is nothing to expand it around; derive without degree= (everything kept), or take "
+                f"out what cancels"
             )
         number = self._as_number(base)
         if number is not None and power is None and any(name.startswith("|") for name, _ in number.atoms):
@@ -489,6 +513,15 @@ def _kept(architecture: Architecture, degree: Degree | None, keep: frozenset[str
         if name not in known:
             raise UserError(f"{architecture.name} has no nonlinearity '{name}' to keep: {nearest(name, known)}")
     return [node for name, node in named.items() if name in keep or node.name in keep]
+
+
+def _is_power(node: Expression) -> bool:
+    return isinstance(node, lang.Elementwise) and node.function.pure_power is not None
+
+
+def _is_rough(node: Expression) -> bool:
+    """Whether a nonlinearity has no series, around 0 or around its leading part."""
+    return isinstance(node, lang.Elementwise) and not node.function.analytic and not _is_power(node)
 
 
 def _depends(architecture: Architecture, kind: type[Expression] | tuple[type[Expression], ...]) -> set[int]:
