@@ -370,8 +370,12 @@ def _slope(
 ) -> Check | None:
     omitted = [degree for degree in degrees if degree > cut]
     if nothing_omitted:
-        worst = max(error for epsilon, error in series if epsilon <= 0.5)
+        worst = max((error for epsilon, error in series if epsilon <= 0.5), default=series[-1][1])
         return Check("slope", subject, worst, "no omitted term: equal", worst <= EXACT_BOUND)
+    smallest = min(error for _, error in series)
+    if smallest > SLOPE_RANGE[-1]:
+        # No approach at all: the terms are wrong, not too few the errors.
+        return Check("slope", subject, smallest, f"an error below {SLOPE_RANGE[-1]:g}", False)
     usable = _usable(series, low)[-_POINTS:]
     if len(usable) < _POINTS or not omitted or degrees[0] > cut:
         return None

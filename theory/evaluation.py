@@ -98,7 +98,8 @@ class _Evaluation:
         for component in term.components:
             for name, indices in component:
                 hot = self.equations.symbols[name].hot
-                if hot is not None and indices[hot] in axes:
+                # A factor whose position is an axis of the parameter too stays a one-hot array.
+                if hot is not None and indices[hot] in axes and all(is_bound(i) or "@" in i for i in indices[:-1]):
                     return name, indices
         return None
 
@@ -209,7 +210,9 @@ class _Evaluation:
             return self.parameters[name], symbol.labels
         if symbol.role == "selector":
             size = self.sizes[symbol.axes[0]]
-            return self.xp.eye(size, dtype=self._dtype())[-1 if name == "last" else 0], symbol.labels
+            return self.xp.eye(size, dtype=self._dtype())[-1 if name.endswith("last") else 0], symbol.labels
+        if symbol.role == "delta":
+            return self.xp.eye(self.sizes[symbol.axes[0]], dtype=self._dtype()), symbol.labels
         return self.named[name]
 
     def _ids(self, own: OneHot) -> tuple[Any, tuple[str, ...]]:

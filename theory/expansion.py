@@ -313,8 +313,9 @@ class Expansion:
     def selector(self, axis: str, place: str) -> Graded:
         """The one-hot vector of a fixed place, its label free."""
         root = self.architecture.root(axis)
-        self.table.declare(Symbol(place, (root,), (root,), "selector", hot=None, normalised=0))
-        return self.algebra.symbol(self.table.symbols[place], (axis,))
+        name = place if root == POSITION else place_label(root, place)
+        symbol = self.table.declare(Symbol(name, (root,), (root,), "selector", hot=None, normalised=0))
+        return self.algebra.symbol(symbol, (axis,))
 
     def root_scalar(self, scalar: Scalar) -> Scalar:
         """The scalar with sizes of aliases said by their roots."""
@@ -434,7 +435,8 @@ class Expansion:
             array = mask.build(sizes)
             return array / array.sum(axis=place, keepdims=True)
 
-        return self._constant(f"w[{mask.name}]", mask.axes, build, over)
+        name = f"w[{mask.name}]" if over == mask.axes[-1] else f"w[{mask.name}, {over}]"
+        return self._constant(name, mask.axes, build, over)
 
 
 # -- degrees ---------------------------------------------------------------------------------------------------------

@@ -32,9 +32,13 @@ def evaluate(
     """
     sizes = add_axis_sizes(architecture, parameters, tokens.shape[1])
     order = (SAMPLE, POSITION, LABEL) if architecture.labels_per_position else (SAMPLE, LABEL)
+    # Whether tokens are read otherwise than by looking up rows, which needs them one-hot.
+    dense = any(
+        isinstance(child, lang.Tokens) and not _is_look_up(node) for node in architecture.nodes for child in node.inputs
+    ) or isinstance(architecture.logits, lang.Tokens)
     values: dict[int, Named] = {}
     for node in architecture.nodes:
-        values[id(node)] = _apply(node, values, parameters, tokens, sizes, xp, epsilon)
+        values[id(node)] = _apply(node, values, parameters, tokens, sizes, xp, epsilon, dense)
     array, axes = values[id(architecture.logits)]
     if SAMPLE not in axes:
         # Logits that ignore the tokens are the same for every sample.
@@ -93,9 +97,13 @@ def _apply(
     sizes: Mapping[str, int],
     xp: ModuleType,
     epsilon: Any,
+    dense: bool,
 ) -> Named:
     match node:
         case lang.Tokens():
+            if tokens.ndim == 2 and dense:
+                one_hot = (tokens[..., None] == _arange(sizes[lang.TOKEN], tokens, xp)) * 1.0
+                tokens = _cast(one_hot, next(iter(parameters.values())), xp)
             return tokens, (SAMPLE, POSITION, lang.TOKEN)
         case lang.Parameter(name=name):
             return parameters[name], node.axes
@@ -106,7 +114,7 @@ def _apply(
             power = weight if isinstance(weight, int) else float(weight)  # Taylor mode at 0 knows whole powers alone
             return (number * epsilon**power if weight else number), ()
         case lang.Dot(left=left, right=right, over=over):
-            if isinstance(left, lang.Tokens) and left is not right and tokens.ndim == 2:
+            if _is_look_up(node) and tokens.ndim == 2:
                 return _look_up(tokens, values[id(right)], xp)
             kept = _union(values[id(left)][1], values[id(right)][1], drop=over)
             return _einsum([values[id(left)], values[id(right)]], kept, xp)
@@ -157,6 +165,12 @@ def softmax_over(scores: Any, axes: tuple[str, ...], over: str, mask: Named | No
     top = scores.amax(place, keepdim=True) if xp.__name__ == "torch" else scores.max(place, keepdims=True)
     exponentials = xp.exp(scores - top)
     return exponentials / exponentials.sum(place)[(slice(None),) * place + (None,)], axes
+
+
+def _is_look_up(node: Expression) -> bool:
+    if not isinstance(node, lang.Dot) or node.over != (lang.TOKEN,):
+        return False
+    return isinstance(node.left, lang.Tokens) and not isinstance(node.right, lang.Tokens)
 
 
 def _look_up(tokens: Any, table: Named, xp: ModuleType) -> Named:

@@ -69,7 +69,12 @@ class Expression:
     def __truediv__(self, other: ScalarLike) -> Expression:
         if isinstance(other, Expression):
             _fail("/ takes a number or a size on its right; write an elementwise power for the reciprocal")
+        if not Scalar.of(other).rational:
+            _fail("division by zero")
         return _scaled(self, 1 / Scalar.of(other))
+
+    def __rtruediv__(self, other: ScalarLike) -> Expression:
+        _fail("/ takes a number or a size on its right; write an elementwise power for the reciprocal")
 
     def __pow__(self, power: int) -> Expression:
         if not isinstance(power, int) or power < 1:
@@ -477,6 +482,17 @@ class _Parameters:
         return getattr(self, name)
 
 
+# Names that equations give to what is no parameter.
+_TAKEN = {
+    "X": "the one-hot tokens",
+    "Y": "the one-hot labels",
+    "f": "the logits",
+    "p": "the prediction",
+    "first": "a place",
+    "last": "a place",
+}
+
+
 class Architecture:
     """A model, written once: named parameters and a function `f(p, tokens)` that returns its logits.
 
@@ -499,6 +515,8 @@ class Architecture:
             spec = spec if isinstance(spec, ParameterSpec) else ParameterSpec(tuple(spec))
             if not key.isidentifier() or key.startswith("_"):
                 raise UserError(f"a parameter's name is an identifier without leading underscore, found '{key}'")
+            if key in _TAKEN:
+                raise UserError(f"a parameter cannot be called '{key}', which stands for {_TAKEN[key]} in equations")
             if len(set(spec.axes)) != len(spec.axes):
                 raise UserError(f"parameter '{key}' names an axis twice ({', '.join(spec.axes)}); rename one")
             if spec.weight < 0:
@@ -521,6 +539,8 @@ class Architecture:
         if unused:
             raise UserError(f"parameter '{sorted(unused)[0]}' of {self.name} is never used in its logits")
         self.nonlinearities: dict[str, Elementwise | Softmax] = _named_nonlinearities(self.nodes)
+        _check_sizes(self)
+        _check_constants(self)
         _check_masks(self)
 
     def __repr__(self) -> str:
@@ -646,8 +666,37 @@ def _named_nonlinearities(nodes: Iterable[Expression]) -> dict[str, Elementwise 
         name = node.name if names.count(node.name) == 1 else f"{node.name} {count}"
         if name == "prediction":
             raise UserError(f"{node.line}: the name 'prediction' belongs to the softmax of the loss; choose another")
+        if name in result:
+            raise UserError(f"{node.line}: two nonlinearities would be called '{name}'; choose another name for one")
         result[name] = node
     return result
+
+
+def _check_sizes(architecture: Architecture) -> None:
+    known = {*architecture.axes, *architecture._roots}
+    for node in architecture.nodes:
+        for name, _ in node.scalar.atoms if isinstance(node, (Scale, Number)) else ():
+            if name.startswith("|") and name[1:-1] not in known:
+                raise UserError(
+                    f"{node.line}: size('{name[1:-1]}'): there is no such axis, {nearest(name[1:-1], known)}"
+                )
+
+
+def _check_constants(architecture: Architecture) -> None:
+    """Equations know a constant by its name, so two that share one must be the same array."""
+    first: dict[str, Constant] = {}
+    for node in architecture.nodes:
+        if not isinstance(node, Constant):
+            continue
+        other = first.setdefault(node.name, node)
+        # Rules for every size, like masks.
+        same = (other.axes, other.normalised) == (node.axes, node.normalised) and all(
+            np.array_equal(node.build(sizes), other.build(sizes))
+            for n in ((1, 2, 3) if other is not node else ())
+            for sizes in [dict.fromkeys((*architecture.axes, *architecture._roots), n)]
+        )
+        if not same:
+            raise UserError(f"{node.line}: another constant is called '{node.name}' already, and is different")
 
 
 def _check_masks(architecture: Architecture) -> None:

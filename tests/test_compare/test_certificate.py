@@ -66,6 +66,9 @@ def test_attention(options):
 
 def test_linear():
     passes(architectures.linear())
+    # Nothing is omitted, so that there is no slope: equality.
+    found = passes(architectures.linear(), loss_kind="squared_error")
+    assert {check.expected for check in found.checks if check.kind == "slope"} == {"no omitted term: equal"}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -181,7 +184,47 @@ def _roots(p, x):
     return dot(p.U, rms_norm(h, "embed"), over="embed")
 
 
+def _two_ways(p, x):
+    """One mask, normalised over either of its axes."""
+    h = embed(p.E, x)
+    scores = dot(rename(h, position="query"), h, over="embed")
+    ways = [softmax(scores, over=axis, mask=causal("query")) for axis in ("position", "query")]
+    mixed = sum((total(dot(a, h, over="position"), over="query") for a in ways[1:]), start=0 * total(h, "position"))
+    return dot(p.U, mixed + total(dot(ways[0], h, over="position"), over="query"), over="embed")
+
+
+def _copied(p, x):
+    """The last token raises its own logit: tokens and labels share one vocabulary."""
+    return last(embed(p.D, x)) + dot(p.b, p.b, over="width") * rename(last(x), token="label")
+
+
 OWN = {
+    "a mask normalised both ways": (_own(_two_ways, **TABLE), {"degree": 6}),
+    "the last token copied": (_own(_copied, D=("token", "label"), b=("width",)), {"degree": 6}),
+    "counted tokens": (
+        _own(
+            lambda p, x: dot(p.U, dot(p.B, total(x, over="position"), over="token") ** 2, over="embed"),
+            B=("embed", "token"),
+            U=("label", "embed"),
+        ),
+        {"degree": 6},
+    ),
+    "a table over places and tokens": (
+        _own(
+            lambda p, x: dot(p.U, dot(x, p.M, over=("position", "token")), over="embed"),
+            M=("position", "token", "embed"),
+            U=("label", "embed"),
+        ),
+        {"degree": 6},
+    ),
+    "last places of two axes": (
+        _own(
+            lambda p, x: select(p.W, "hidden", "last") * select(last(embed(p.E, x)), "embed", "last"),
+            W=("label", "hidden"),
+            E=("token", "embed"),
+        ),
+        {"degree": 6},
+    ),
     "biases of weight 0": (_own(_biased, **TABLE, b=parameter("embed", weight=0), c=parameter("label", weight=2)), {}),
     "small biases": (_own(_biased, **TABLE, b=("embed",), c=("label",)), {"degree": 5}),
     "products, shift and places": (_own(_products, **TABLE), {"degree": 5}),
@@ -291,6 +334,15 @@ def test_a_wrong_coefficient_at_the_highest_degree_shows_in_the_slope_alone():
     assert last_scaled["U"].terms[-1].degree == 4
     found = certify(GELU, equations={"expanded": last_scaled})
     assert {(check.kind, check.subject) for check in found.failures} == {("slope", "dU/dt, cut at degree 4")}
+
+
+def test_a_wrong_coefficient_at_a_cut_shows_in_its_slope():
+    """Where quantities are kept there is no Taylor coefficient: the slope must notice, and an error that stays large."""
+    right = derive(GELU, 5, ("prediction",))
+    for change in (with_first(scaled(Fraction(11, 10))), lambda terms: terms[1:]):
+        found = certify(GELU, equations={"expanded": changed(right, "U", change)})
+        assert not found.passed and {check.kind for check in found.failures} == {"slope"}
+    assert certify(GELU, equations={"expanded": right}).passed
 
 
 def test_equations_that_lose_a_whole_degree_fail():

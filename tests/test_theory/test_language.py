@@ -93,6 +93,12 @@ WRONG = {
     "power below one": (lambda p, x: p.E**0, ["found 0"]),
     "power that is no whole number": (lambda p, x: p.E**0.5, ["found 0.5", "elementwise"]),
     "dividing by an expression": (lambda p, x: p.E / p.E, ["/ takes a number or a size"]),
+    "dividing by zero": (lambda p, x: p.E / 0, ["division by zero"]),
+    "a number over an expression": (lambda p, x: 2 / p.E, ["/ takes a number or a size on its right"]),
+    "the size of an axis that is not there": (
+        lambda p, x: dot(p.U, last(embed(p.E, x)), over="embed") / lang.sqrt(lang.size("embd")),
+        ["size('embd')", "did you mean 'embed'"],
+    ),
     "scaling by what is no number": (lambda p, x: p.E * True, ["cannot scale by True"]),
     "adding what is no number": (lambda p, x: p.E + float("nan"), ["nan is not a finite number"]),
 }
@@ -127,6 +133,11 @@ def test_unused_parameter():
         ("E", ("token", "token"), "'E' names an axis twice"),
         ("_E", ("token", "label"), "identifier without leading underscore, found '_E'"),
         ("1E", ("token", "label"), "identifier"),
+        ("X", ("token", "label"), "cannot be called 'X', which stands for the one-hot tokens"),
+        ("Y", ("token", "label"), "the one-hot labels"),
+        ("p", ("token", "label"), "the prediction"),
+        ("f", ("token", "label"), "the logits"),
+        ("last", ("token", "label"), "a place"),
         ("E", parameter("token", "label", weight=-1), "weight -1; a weight is 0 or more"),
     ],
 )
@@ -194,6 +205,31 @@ def test_two_nonlinearities_of_one_name_are_numbered():
     }
     assert set(STOCK["attention"].nonlinearities) == {"attention"}
     assert set(STOCK["transformer"].nonlinearities) == {"attention 1", "activation 1", "attention 2", "activation 2"}
+
+
+def test_two_nonlinearities_cannot_end_up_with_one_name():
+    def function(p, x):
+        h = elementwise(elementwise(last(embed(p.E, x)), "tanh"), "tanh")
+        return dot(p.U, elementwise(h, "tanh", name="activation 2"), over="embed")
+
+    with pytest.raises(UserError, match="two nonlinearities would be called 'activation 2'") as caught:
+        build(function)
+    assert "test_language.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize(("axis", "number"), [("position", 2.0), ("token", 1.0)])
+def test_two_constants_of_one_name_are_the_same(axis, number):
+    def ones(of=1.0, over="position"):
+        return lang.constant("c", (over,), lambda sizes: np.full(sizes[over], of))
+
+    def function(p, x):
+        h = embed(p.E, x)
+        other = ones(number, axis)
+        return dot(p.U, total(h * ones(), over="position"), over="embed") * total(other * ones(), axis)
+
+    with pytest.raises(UserError, match="another constant is called 'c' already, and is different"):
+        build(function)
+    build(lambda p, x: dot(p.U, total(embed(p.E, x) * ones() * ones(), over="position"), over="embed"))
 
 
 def test_the_name_prediction_is_taken():
@@ -286,6 +322,43 @@ def test_numpy_jax_and_torch_agree(name):
     for given in (tokens, one_hot):
         found = interpret.evaluate(architecture, tensors, torch.tensor(given), torch)
         np.testing.assert_allclose(found.numpy(), logits, rtol=1e-12, atol=1e-13)
+
+
+TOKENS_READ = {
+    "counted": (
+        lambda p, x: dot(p.B, total(x, over="position"), over="token"),
+        {"B": ("label", "token")},
+        lambda B, one_hot: one_hot.sum(1) @ B.T,
+    ),
+    "chosen before they are looked up": (
+        lambda p, x: embed(p.B, last(x)),
+        {"B": ("token", "label")},
+        lambda B, one_hot: one_hot[:, -1] @ B,
+    ),
+    "on the right of a product": (
+        lambda p, x: total(dot(p.B, x, over="token"), over="position"),
+        {"B": ("token", "label")},
+        lambda B, one_hot: one_hot.sum(1) @ B,
+    ),
+    "with their positions": (
+        lambda p, x: dot(x, p.B, over=("position", "token")),
+        {"B": ("position", "token", "label")},
+        lambda B, one_hot: np.einsum("slv,lvc->sc", one_hot, B),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOKENS_READ)
+def test_tokens_need_not_be_looked_up(case):
+    function, axes, by_hand = TOKENS_READ[case]
+    architecture = build(function, **axes)
+    parameters, tokens, sizes = arrays(architecture)
+    one_hot = np.eye(sizes["token"])[tokens]
+    wanted = by_hand(parameters["B"], one_hot)
+    for given in (tokens, one_hot):
+        np.testing.assert_allclose(interpret.evaluate(architecture, parameters, given), wanted, rtol=1e-12)
+        found = interpret.evaluate(architecture, {"B": torch.tensor(parameters["B"])}, torch.tensor(given), torch)
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
 
 
 def test_the_loss_is_a_weighted_mean():

@@ -210,7 +210,7 @@ class ComponentTable:
         for position, (name, indices) in enumerate(factors):
             symbol = self.symbols[name]
             if symbol.role == "selector":
-                place = place_label(symbol.axes[0], name)
+                place = place_label(symbol.axes[0], name.rpartition("@")[2])
                 if isinstance(indices[0], int):
                     del factors[position]
                     _substitute(factors, axes, indices[0], place)
