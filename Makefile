@@ -19,6 +19,7 @@ fuzz: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/derivation.py
+	$(BIN)/python tests/benchmarks/training.py
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,8 @@ from theory.errors import UserError, nearest
 from theory.language import Architecture
 
 Precision = Literal["float64", "float32"]
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+DEVICES = ("cpu", "cuda")
 
 
 class ArchitectureModule(torch.nn.Module):
@@ -25,11 +26,13 @@ class ArchitectureModule(torch.nn.Module):
     - `initial`: one float array for each parameter, by name; the arrays are copied, and in
       float64 `arrays()` gives them back bit for bit.
     - `dtype`: "float64", or "float32" (the arrays are then rounded to single precision).
+    - `device`: "cpu", or "cuda" where torch sees one.
+    - `frozen`: names of parameters that are not trained.
 
     The parameters keep the architecture's names, so `state_dict()` has exactly those keys.
 
-    **Raises:** `UserError` for a missing, unknown or misshapen array, for an unknown `dtype`, and
-    for a parameter whose name torch keeps for itself.
+    **Raises:** `UserError` for a missing, unknown or misshapen array, for an unknown `dtype` or `device`, for
+    `frozen` naming no parameter or all of them, and for a parameter whose name torch keeps for itself.
     """
 
     def __init__(
@@ -38,10 +41,14 @@ class ArchitectureModule(torch.nn.Module):
         initial: Mapping[str, np.ndarray],
         *,
         dtype: Precision = "float64",
+        device: str = "cpu",
+        frozen: Collection[str] = (),
     ):
         super().__init__()
-        if dtype not in _DTYPES:
-            raise UserError(f"unknown dtype {dtype!r}: {nearest(str(dtype), _DTYPES)}")
+        if dtype not in DTYPES:
+            raise UserError(f"unknown dtype {dtype!r}: {nearest(str(dtype), DTYPES)}")
+        check_device(device)
+        check_frozen(architecture, frozen)
         self.architecture = architecture
         _check_names(architecture, initial)
         for name in architecture.parameters:
@@ -50,8 +57,8 @@ class ArchitectureModule(torch.nn.Module):
                     f"torch modules have an attribute called {name!r} already: give this "
                     f"parameter of {architecture.name!r} another name"
                 )
-            values = torch.zeros(np.shape(initial[name]), dtype=_DTYPES[dtype])
-            self.register_parameter(name, torch.nn.Parameter(values))
+            values = torch.zeros(np.shape(initial[name]), dtype=DTYPES[dtype], device=device)
+            self.register_parameter(name, torch.nn.Parameter(values, requires_grad=name not in frozen))
         self.load(initial)
 
     def load(self, initial: Mapping[str, np.ndarray]) -> None:
@@ -76,6 +83,10 @@ class ArchitectureModule(torch.nn.Module):
             name: parameter.detach().cpu().numpy().astype(np.float64) for name, parameter in self.named_parameters()
         }
 
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The parameters that are not frozen."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (sample[, position], label) of `tokens` (sample, position)."""
         return interpret.evaluate(self.architecture, dict(self.named_parameters()), tokens, xp=torch)
@@ -83,6 +94,26 @@ class ArchitectureModule(torch.nn.Module):
     def loss(self, tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Σ_s weights_s · mean over positions of −log softmax(f)_y (natural logarithm)."""
         return interpret.loss_of_logits(self(tokens), labels, weights, xp=torch)
+
+
+def check_device(device: str) -> None:
+    """**Raises:** `UserError` for a device that is unknown or not there."""
+    if device not in DEVICES:
+        raise UserError(f"unknown device {device!r}: {nearest(str(device), DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' was asked for, but torch sees no CUDA device here: leave device at 'cpu'")
+
+
+def check_frozen(architecture: Architecture, frozen: Collection[str]) -> None:
+    """**Raises:** `UserError` when `frozen` names no parameter, or leaves none to train."""
+    for name in frozen:
+        if name not in architecture.parameters:
+            raise UserError(
+                f"there is no parameter {name!r} of {architecture.name} to freeze; "
+                f"{nearest(name, architecture.parameters)}"
+            )
+    if set(frozen) == set(architecture.parameters):
+        raise UserError(f"every parameter of {architecture.name} is frozen: there is nothing to train")
 
 
 def _check_names(architecture: Architecture, initial: Mapping[str, np.ndarray]) -> None:

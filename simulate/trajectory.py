@@ -269,6 +269,9 @@ class Trajectory:
         lines = [f"{self.kind} {self.name!r}: {self.status}"]
         if attributes.get("message"):
             lines.append(f"  {attributes['message']}")
+        if not attributes.get("predicted_time_axis", True):
+            lines.append(f"  {attributes['time_axis']}")
+        lines += [f"  {note}" for note in attributes.get("notes", ())]
         times = self.times
         lines.append(f"  times       {len(times)} from {times[0]:g} to {times[-1]:g} ({TIME_UNIT})")
         for name in self.parameter_names:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from compare.batches import batches
 from compare.module import ArchitectureModule
-from compare.training import batches, train
+from compare.training import train
 from simulate.schedule import Schedule
 from theory import architectures, interpret
 from theory.data import arithmetic

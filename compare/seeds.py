@@ -1,0 +1,270 @@
+"""Several seeds of one training: each by itself, or all together in one vectorised step.
+
+Both ways draw the same batches and take the same optimiser steps (every optimiser here acts on each number by itself, so
+one of them can serve stacked parameters); gradients are summed in another order, so together a seed agrees with itself alone
+to rounding and not bit for bit. Alone it does not depend on the other seeds at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from compare.batches import Batches, batches
+from compare.module import DTYPES, ArchitectureModule, Precision
+from compare.optimisers import Optimiser
+from theory import interpret
+from theory.data.dataset import Dataset
+from theory.language import Architecture
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What every seed of a training shares."""
+
+    architecture: Architecture
+    dataset: Dataset
+    initial: Mapping[str, np.ndarray]
+    learning_rate: float
+    optimiser: Optimiser
+    batch: int | Literal["full"]
+    replacement: bool
+    dtype: Precision
+    device: str = "cpu"
+    frozen: tuple[str, ...] = ()
+
+    def module(self) -> ArchitectureModule:
+        """The model at its initial arrays."""
+        return ArchitectureModule(
+            self.architecture, self.initial, dtype=self.dtype, device=self.device, frozen=self.frozen
+        )
+
+    def stream(self, seed: int) -> Batches | None:
+        if self.batch == "full":
+            return None
+        return batches(self.dataset.weights, self.batch, replacement=self.replacement, seed=seed)
+
+    @cached_property
+    def tokens(self) -> torch.Tensor:
+        return torch.tensor(self.dataset.tokens, device=self.device)
+
+    @cached_property
+    def labels(self) -> torch.Tensor:
+        return torch.tensor(self.dataset.labels, device=self.device)
+
+    @cached_property
+    def weights(self) -> torch.Tensor:
+        return torch.tensor(self.dataset.weights, dtype=DTYPES[self.dtype], device=self.device)
+
+    def drawn(self, rows: np.ndarray, weights: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(tokens, labels, weights) of a batch, or of one batch for each seed."""
+        chosen = torch.from_numpy(rows).to(self.device)
+        return self.tokens[chosen], self.labels[chosen], torch.from_numpy(weights).to(self.weights)
+
+
+class Members(Protocol):
+    """The seeds of a training, all at one step."""
+
+    step: int
+
+    def advance_to(self, step: int) -> None:
+        """Take optimiser steps until `step`."""
+        ...
+
+    def losses(self) -> list[float]:
+        """The loss of the full dataset, for each seed."""
+        ...
+
+    def arrays(self) -> list[dict[str, np.ndarray]]:
+        """The parameters of each seed, float64."""
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Parameters and optimiser, bit for bit, by names without meaning to anything but `restore`."""
+        ...
+
+    def streams(self) -> list[dict[str, Any] | None]:
+        """Where each seed's stream of batches stands."""
+        ...
+
+    def restore(self, step: int, state: Mapping[str, np.ndarray], streams: Sequence[dict[str, Any] | None]) -> None:
+        """Continue exactly from what `state` and `streams` gave at `step`."""
+        ...
+
+
+class OneByOne:
+    """Each seed by itself: a module, its optimiser and its stream of batches."""
+
+    def __init__(self, problem: Problem, seeds: Sequence[int]):
+        self.problem = problem
+        self.step = 0
+        self._modules = [problem.module() for _ in seeds]
+        self._optimisers = [
+            problem.optimiser.build(module.trainable(), problem.learning_rate) for module in self._modules
+        ]
+        self._streams = [problem.stream(seed) for seed in seeds]
+
+    def advance_to(self, step: int) -> None:
+        problem = self.problem
+        full = (problem.tokens, problem.labels, problem.weights)
+        for module, optimiser, stream in zip(self._modules, self._optimisers, self._streams, strict=True):
+            for _ in range(self.step, step):
+                optimiser.zero_grad(set_to_none=True)
+                module.loss(*(full if stream is None else problem.drawn(*next(stream)))).backward()
+                optimiser.step()
+        self.step = step
+
+    def losses(self) -> list[float]:
+        with torch.no_grad():
+            problem = self.problem
+            return [float(module.loss(problem.tokens, problem.labels, problem.weights)) for module in self._modules]
+
+    def arrays(self) -> list[dict[str, np.ndarray]]:
+        return [module.arrays() for module in self._modules]
+
+    def state(self) -> dict[str, np.ndarray]:
+        found = {}
+        for i, (module, optimiser) in enumerate(zip(self._modules, self._optimisers, strict=True)):
+            found |= {f"{i}/parameter/{name}": _numpy(value) for name, value in module.named_parameters()}
+            found |= _optimiser_state(optimiser, f"{i}/optimiser/")
+        return found
+
+    def streams(self) -> list[dict[str, Any] | None]:
+        return [None if stream is None else stream.state() for stream in self._streams]
+
+    def restore(self, step: int, state: Mapping[str, np.ndarray], streams: Sequence[dict[str, Any] | None]) -> None:
+        for i, (module, optimiser) in enumerate(zip(self._modules, self._optimisers, strict=True)):
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    parameter.copy_(torch.from_numpy(state[f"{i}/parameter/{name}"]))
+            _restore_optimiser(optimiser, state, f"{i}/optimiser/")
+        _restore_streams(self._streams, streams)
+        self.step = step
+
+
+class Together:
+    """All seeds in one step: `torch.func.vmap` over stacked parameters, one optimiser for the stack."""
+
+    def __init__(self, problem: Problem, seeds: Sequence[int]):
+        self.problem = problem
+        self.step = 0
+        self._module = problem.module()
+        self._streams = [problem.stream(seed) for seed in seeds]
+        self._parameters: dict[str, torch.nn.Parameter] = {}
+        for name, value in self._module.named_parameters():
+            stacked = value.detach() if name in problem.frozen else value.detach().repeat(len(seeds), *[1] * value.ndim)
+            self._parameters[name] = torch.nn.Parameter(stacked, requires_grad=name not in problem.frozen)
+        self._seeds = len(seeds)
+        trainable = [value for value in self._parameters.values() if value.requires_grad]
+        self._optimiser = problem.optimiser.build(trainable, problem.learning_rate)
+        architecture = problem.architecture
+        self._losses = torch.func.vmap(
+            lambda parameters, tokens, labels, weights: interpret.loss(
+                architecture, parameters, tokens, labels, weights, xp=torch
+            ),
+            in_dims=({name: None if name in problem.frozen else 0 for name in self._parameters}, 0, 0, 0),
+        )
+
+    def advance_to(self, step: int) -> None:
+        for _ in range(self.step, step):
+            self._optimiser.zero_grad(set_to_none=True)
+            # A seed's loss depends on its own parameters alone, so the sum has every seed's gradient.
+            self._losses(self._parameters, *self._batch()).sum().backward()
+            self._optimiser.step()
+        self.step = step
+
+    def _batch(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        drawn = [next(stream) for stream in self._streams if stream is not None]
+        if not drawn:
+            whole = (self.problem.tokens, self.problem.labels, self.problem.weights)
+            tokens, labels, weights = (array.expand(self._seeds, *array.shape) for array in whole)
+            return tokens, labels, weights
+        return self.problem.drawn(np.stack([rows for rows, _ in drawn]), np.stack([weights for _, weights in drawn]))
+
+    def _member(self, number: int) -> dict[str, torch.Tensor]:
+        return {
+            name: value.detach() if name in self.problem.frozen else value.detach()[number]
+            for name, value in self._parameters.items()
+        }
+
+    def losses(self) -> list[float]:
+        problem = self.problem
+        found = []
+        for number in range(self._seeds):
+            arguments = (self._member(number), problem.tokens, problem.labels, problem.weights)
+            found.append(float(interpret.loss(problem.architecture, *arguments, xp=torch)))
+        return found
+
+    def arrays(self) -> list[dict[str, np.ndarray]]:
+        return [
+            {name: _numpy(value).astype(np.float64) for name, value in self._member(number).items()}
+            for number in range(self._seeds)
+        ]
+
+    def state(self) -> dict[str, np.ndarray]:
+        found = {f"parameter/{name}": _numpy(value) for name, value in self._parameters.items()}
+        return found | _optimiser_state(self._optimiser, "optimiser/")
+
+    def streams(self) -> list[dict[str, Any] | None]:
+        return [None if stream is None else stream.state() for stream in self._streams]
+
+    def restore(self, step: int, state: Mapping[str, np.ndarray], streams: Sequence[dict[str, Any] | None]) -> None:
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(torch.from_numpy(state[f"parameter/{name}"]))
+        _restore_optimiser(self._optimiser, state, "optimiser/")
+        _restore_streams(self._streams, streams)
+        self.step = step
+
+
+def faster(problem: Problem, seeds: Sequence[int], *, steps: int = 20) -> tuple[bool, dict[str, float]]:
+    """Whether training `seeds` together is faster than one by one here, by a trial of a few steps of each.
+
+    **Returns:** the answer, and the seconds that a step of all seeds takes either way (the better of two trials). The trial
+    draws from streams of its own, so it changes no result.
+    """
+    seconds: dict[str, float] = {}
+    for name, kind in (("one_by_one", OneByOne), ("together", Together)):
+        members = kind(problem, seeds)
+        members.advance_to(2)  # the first steps allocate
+        times = []
+        for trial in (1, 2):
+            started = time.perf_counter()
+            members.advance_to(2 + trial * steps)
+            times.append((time.perf_counter() - started) / steps)
+        seconds[name] = min(times)
+    return seconds["together"] < seconds["one_by_one"], seconds
+
+
+def _numpy(value: torch.Tensor) -> np.ndarray:
+    return value.detach().cpu().numpy().copy()
+
+
+def _optimiser_state(optimiser: torch.optim.Optimizer, prefix: str) -> dict[str, np.ndarray]:
+    return {
+        f"{prefix}{number}/{key}": _numpy(torch.as_tensor(value))
+        for number, entries in optimiser.state_dict()["state"].items()
+        for key, value in entries.items()
+        if value is not None
+    }
+
+
+def _restore_optimiser(optimiser: torch.optim.Optimizer, state: Mapping[str, np.ndarray], prefix: str) -> None:
+    entries: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in state.items():
+        if name.startswith(prefix):
+            number, key = name.removeprefix(prefix).split("/")
+            entries.setdefault(int(number), {})[key] = torch.from_numpy(np.asarray(value).copy())
+    optimiser.load_state_dict({"state": entries, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _restore_streams(streams: Sequence[Batches | None], states: Sequence[dict[str, Any] | None]) -> None:
+    for stream, state in zip(streams, states, strict=True):
+        if stream is not None and state is not None:
+            stream.restore(state)
