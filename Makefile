@@ -20,6 +20,7 @@ fuzz: .venv/ready
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/derivation.py
 	$(BIN)/python tests/benchmarks/training.py
+	$(BIN)/python tests/benchmarks/evaluation.py
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

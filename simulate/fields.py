@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -65,8 +66,13 @@ class DerivedField:
     equations: EvolutionEquations
     name: str
 
+    @cached_property
+    def shared(self) -> EvolutionEquations:
+        """The equations as they are evaluated, each product once."""
+        return self.equations.shared()
+
     def __call__(self, t: Any, parameters: Parameters, data: Data) -> dict[str, Any]:
-        return evaluation.right_hand_sides(self.equations, parameters, data, jnp)
+        return evaluation.right_hand_sides(self.shared, parameters, data, jnp)
 
     def data(self, dataset: Dataset) -> Data:
         """The dataset as jax arrays."""

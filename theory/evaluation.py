@@ -7,8 +7,10 @@ between terms, so each is contracted once.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -66,6 +68,7 @@ class _Evaluation:
         self.named: dict[str, Operand] = {}
         self.components: dict[tuple[Factor, ...], Operand] = {}
         self.gathered: dict[tuple, Operand] = {}
+        self.uses = _uses(equations)
         for quantity in equations.quantities:
             self.named[quantity.symbol.name] = self._quantity(quantity)
 
@@ -78,11 +81,13 @@ class _Evaluation:
         for term in equation:
             weight = term.coefficient.value(self.sizes)
             factor = self._scattering(term, equation.axes)
+            operands, one_hot = self._operands(term, factor, self.equations.distinct)
+            if factor is not None or any(SAMPLE in names for _, names in operands):
+                operands.append((self.data.weights, (SAMPLE,)))
             if factor is None:
-                total = total + self._contract(self._operands(term, None)[0], equation.axes) * weight
+                total = total + self._contract(operands, equation.axes) * weight
                 continue
             hot = factor[1][-1]
-            operands, one_hot = self._operands(term, factor)
             kept = (SAMPLE, *_open(one_hot[1]), *(a for a in equation.axes if a != hot))
             value = self._contract(operands, kept) * weight
             key = (one_hot, hot)
@@ -103,16 +108,20 @@ class _Evaluation:
                     return name, indices
         return None
 
-    def _operands(self, term: Term, scattering: Factor | None) -> tuple[list[Operand], OneHot]:
-        """The operands of a term with the data's weights; of a scattering factor, its positions kept open."""
+    def _operands(
+        self, term: Term, scattering: Factor | None = None, distinct: bool = False
+    ) -> tuple[list[Operand], OneHot]:
+        """The operands of a term; of a scattering factor, its positions kept open."""
         together: list[Factor] = []
         operands: list[Operand] = []
         hot = None if scattering is None else scattering[1][-1]
         offset = 0
         for component in term.components:
             # What shares the scattered index is contracted at the sample's own tokens; a sum over distinct positions ties
-            # all components together. Everything else is a component of its own, shared between terms.
-            if self.equations.distinct or any(hot in indices for _, indices in component):
+            # all components together; what no other term has is left to the order of the whole contraction. Everything else
+            # is a component of its own, shared between terms.
+            used_once = self.uses[component] == 1
+            if distinct or used_once or any(hot in indices for _, indices in component):
                 together += [(n, tuple(_moved(i, offset) for i in indices)) for n, indices in component]
                 offset += len({i for _, indices in component for i in indices if is_bound(i)})
             else:
@@ -125,13 +134,11 @@ class _Evaluation:
             opened = {i: f"open{n}" for n, i in enumerate(indices[:-1]) if is_bound(i)}
             one_hot = (name, tuple(opened.get(i, i) for i in indices[:-1]))
             sources[hot] = one_hot
-        if self.equations.distinct:
+        if distinct:
             positions = tuple(opened.get(i, i) for i in distinct_indices(self.equations.symbols, together))
             operands += [_pairwise_distinct(positions, self.sizes[POSITION], self.xp)] if len(positions) > 1 else []
         together = [(n, tuple(opened.get(i, i) for i in indices)) for n, indices in together]
         operands += self._resolved(together, sources)
-        if scattering is not None or any(SAMPLE in names for _, names in operands):
-            operands.append((self.data.weights, (SAMPLE,)))
         return operands, one_hot
 
     def component(self, factors: tuple[Factor, ...]) -> Operand:
@@ -275,7 +282,7 @@ class _Evaluation:
                 axes = ((SAMPLE,) if symbol.per_sample else ()) + symbol.labels
                 total = 0.0
                 for term in terms:
-                    operands = [self.component(c) for c in term.components]
+                    operands, _ = self._operands(term)
                     if symbol.per_sample and not any(SAMPLE in names for _, names in operands):
                         operands.append((xp.ones(self.data.tokens.shape[0], dtype=self._dtype()), (SAMPLE,)))
                     total = total + self._contract(operands, axes) * term.coefficient.value(self.sizes)
@@ -312,6 +319,15 @@ class _Evaluation:
 def _expression(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
     """A contraction in a good order; finding the order costs more than small contractions themselves."""
     return opt_einsum.contract_expression(subscripts, *shapes)
+
+
+def _uses(equations: EvolutionEquations) -> Counter[tuple[Factor, ...]]:
+    """In how many terms each component stands."""
+    named = [
+        term for quantity in equations.quantities if isinstance(quantity, NamedQuantity) for term in quantity.terms
+    ]
+    terms = chain(named, *equations.values())
+    return Counter(component for term in terms for component in term.components)
 
 
 def _open(indices: tuple[str, ...]) -> tuple[str, ...]:

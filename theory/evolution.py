@@ -119,7 +119,7 @@ class EvolutionEquations(Mapping[str, Equation]):
 
     `quantities` defines, in order, the named quantities that terms use; `symbols` describes every symbol. `degree` is the
     degree of the loss (None: everything kept, exact); the right-hand side of a parameter of weight a reaches degree
-    `degree − a`.
+    `degree − a`. `distinct`: sums run over distinct positions; `whole`: no term was left out.
     """
 
     architecture: Architecture
@@ -132,6 +132,7 @@ class EvolutionEquations(Mapping[str, Equation]):
     quantities: tuple[Quantity, ...]
     symbols: Mapping[str, Symbol]
     distinct: bool = field(default=False)
+    whole: bool = field(default=True)
 
     def __getitem__(self, parameter: str) -> Equation:
         if parameter not in self.equations:
@@ -197,7 +198,9 @@ class EvolutionEquations(Mapping[str, Equation]):
         if self.distinct:
             return self
         return replace(
-            self._map(lambda equation: replace(equation, terms=distinct_terms(self, equation.terms))), distinct=True
+            self._map(lambda equation: replace(equation, terms=distinct_terms(self, equation.terms))),
+            distinct=True,
+            whole=self.whole,
         )
 
     def staircase(self, parameter: str | None = None) -> Staircase:
@@ -205,6 +208,17 @@ class EvolutionEquations(Mapping[str, Equation]):
         from theory.staircase import staircase
 
         return staircase(self, parameter)
+
+    def shared(self) -> EvolutionEquations:
+        """The same right-hand sides for evaluation: every product is named, degree by degree, and so computed once.
+
+        Nothing is multiplied out and label-driven and prediction-induced parts travel together, so that the cost is that of
+        as many passes of reverse-mode differentiation as there are degrees. For arithmetic, not for reading. A part of
+        equations (`of_degree`, `label_driven`, …) is returned as it is.
+        """
+        if not self.whole:
+            return self
+        return _derive(self.architecture, self.degree, self.keep, self.loss, self.prediction, False, shared=True)
 
     def to_text(self, parameter: str | None = None) -> str:
         """The equations as plain text."""
@@ -262,7 +276,8 @@ class EvolutionEquations(Mapping[str, Equation]):
         return "$$\\begin{aligned}" + " \\\\ ".join(self.latex_lines()) + "\\end{aligned}$$"
 
     def _map(self, change) -> EvolutionEquations:
-        return replace(self, equations={name: change(equation) for name, equation in self.equations.items()})
+        equations = {name: change(equation) for name, equation in self.equations.items()}
+        return replace(self, equations=equations, whole=False)
 
 
 def derive(
@@ -309,9 +324,15 @@ def derive(
 
 
 def _derive(
-    architecture: Architecture, degree: Degree | None, keep: tuple[str, ...], loss: str, mode: str, paths: bool
+    architecture: Architecture,
+    degree: Degree | None,
+    keep: tuple[str, ...],
+    loss: str,
+    mode: str,
+    paths: bool,
+    shared: bool = False,
 ) -> EvolutionEquations:
-    expansion = Expansion(architecture, degree, frozenset(keep))
+    expansion = Expansion(architecture, degree, frozenset(keep), shared=shared)
     sides, adjoints = right_hand_sides(expansion, residuals(expansion, mode, loss), paths)
     equations = {}
     for name, tagged in sides.items():

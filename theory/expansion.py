@@ -71,7 +71,8 @@ class Expansion:
     """The values of one architecture's nodes, in one mode.
 
     **Arguments:** `architecture`; `degree`: of the loss, or None for everything kept; `keep`: names (or kinds) of the
-    nonlinearities to keep; `most`: by node, the degree up to which to know its value (by default what the loss needs).
+    nonlinearities to keep; `most`: by node, the degree up to which to know its value (by default what the loss needs);
+    `shared`: name what every product and every sum of products is, degree by degree, instead of multiplying it out.
     """
 
     def __init__(
@@ -80,8 +81,11 @@ class Expansion:
         degree: Degree | None,
         keep: frozenset[str],
         most: dict[int, Degree] | None = None,
+        shared: bool = False,
     ):
         self.architecture = architecture
+        self.shared = shared
+        self._shared_symbols: dict[tuple, Symbol] = {}
         self.degree = degree
         self.cut = INFINITE if degree is None else degree
         self.table = ComponentTable(architecture.root)
@@ -89,7 +93,7 @@ class Expansion:
         self.definitions: dict[str, Definition] = {}
         self.kept = {id(node) for node in _kept(architecture, degree, keep)}
         self._names = {id(node): name for name, node in architecture.nonlinearities.items()}
-        self._per_sample = _depends(architecture, lang.Tokens)
+        self.per_sample = _depends(architecture, lang.Tokens)
         self.trained = _depends(architecture, lang.Parameter)
         self._consumers = _consumers(architecture)
         # Nodes above a nonlinearity, and nodes whose value has a name of its own.
@@ -154,7 +158,7 @@ class Expansion:
         cut = self.needed[id(node)] - self.leading[id(node.operand)] if self.degree is not None else INFINITE
         if id(node) in self.kept:
             return self._opaque_function(node, 1)
-        return self._series(node, self.value(node.operand), cut, derivative=1)
+        return self.named_parts(self._series(node, self.value(node.operand), cut, derivative=1))
 
     def prediction(self, kind: str) -> Graded:
         """Softmax of the logits: "kept" (of the untruncated logits), "of-truncated-logits", or "expanded"."""
@@ -175,6 +179,38 @@ class Expansion:
         symbol = self._declare_named(name, labels, per_sample, degree)
         self.definitions.setdefault(symbol.name, PolynomialDefinition(symbol, graded))
         return symbol
+
+    def named_parts(self, graded: Graded, exact: bool = False) -> Graded:
+        """The same value with each degree's part called by a name, equal parts by the same one; unshared, as it is.
+
+        A part that is one symbol, or a number, needs none. So each contraction is done once, whatever reads it: this is what
+        reverse-mode differentiation does with arrays, at every degree. Where nothing is cut off (`exact`, or without a
+        degree) there is no need to know degrees apart, and the whole value gets one name.
+        """
+        if not self.shared or not graded:
+            return graded
+        if exact or self.degree is None:
+            return self._named_part(min(graded), list(graded.values()))
+        return {degree: self._named_part(degree, [part])[degree] for degree, part in graded.items()}
+
+    def _named_part(self, degree: Degree, parts: list[Polynomial]) -> Graded:
+        components = [self.table[c] for part in parts for _, product in part for c in product]
+        if len(parts) == len(parts[0]) == 1 and len([f for c in components for f in c.factors]) <= 1:
+            return {degree: parts[0]}
+        part: Polynomial = {}
+        for more in parts:
+            for monomial, rational in more.items():
+                part[monomial] = part.get(monomial, Fraction(0)) + rational
+        key = (degree, frozenset(part.items()))
+        if key not in self._shared_symbols:
+            found = {label for component in components for label in component.labels}
+            # Positions first: an array of rows, which matrix products read in order.
+            labels = tuple(sorted(found, key=lambda a: (self.architecture.root(a) != POSITION, a)))
+            per_sample = any(self.table.symbols[name].per_sample for c in components for name, _ in c.factors)
+            name = f"h{1 + len(self._shared_symbols)}"
+            self._shared_symbols[key] = self._declare_named(name, labels, per_sample, degree)
+            self.definitions[name] = PolynomialDefinition(self._shared_symbols[key], {degree: part})
+        return self.algebra.symbol(self._shared_symbols[key])
 
     def _value(self, node: Expression) -> Graded:
         cut = self.needed[id(node)]
@@ -217,17 +253,19 @@ class Expansion:
             case lang.Elementwise():
                 if keep:
                     return self._opaque_function(node, 0)
-                return self._series(node, value(node.operand), cut, derivative=0)
+                result = self._series(node, value(node.operand), cut, derivative=0)
             case lang.Softmax():
                 if keep:
                     return self._opaque_softmax(node)
                 name = self._names[id(node)]
-                return self._softmax_series(value(node.operand), node.axes, node.over, node.mask, cut, name)
+                result = self._softmax_series(value(node.operand), node.axes, node.over, node.mask, cut, name)
             case _:
                 raise AssertionError(f"no rule for {type(node).__name__}")
+        if self.shared:
+            return self.named_parts(result, exact=cut == INFINITE)
         if cut == INFINITE and term_count(result) > 1 and self._consumers[id(node)] > 1:
             # Multiplied out, depth would explode: a sum that is read more than once gets a name.
-            symbol = self.name_quantity(self._fresh_name(node), result, node.axes, id(node) in self._per_sample)
+            symbol = self.name_quantity(self._fresh_name(node), result, node.axes, id(node) in self.per_sample)
             self.named.add(id(node))
             return algebra.symbol(symbol)
         return result
@@ -239,7 +277,7 @@ class Expansion:
         argument = self._argument(node.operand, name)
         primes = "'" * derivative
         lead = self._opaque_degree(node, derivative)
-        symbol = self._declare_named(f"σ{primes}[{name}]", node.axes, id(node) in self._per_sample, lead)
+        symbol = self._declare_named(f"σ{primes}[{name}]", node.axes, id(node) in self.per_sample, lead)
         self.definitions.setdefault(symbol.name, FunctionDefinition(symbol, node.function, derivative, argument))
         return self.algebra.symbol(symbol)
 
@@ -260,7 +298,7 @@ class Expansion:
         return self.algebra.symbol(symbol)
 
     def _argument(self, node: Expression, name: str) -> Symbol:
-        return self.name_quantity(f"z[{name}]", self.exact(node), node.axes, id(node) in self._per_sample)
+        return self.name_quantity(f"z[{name}]", self.exact(node), node.axes, id(node) in self.per_sample)
 
     def _opaque_degree(self, node: lang.Elementwise, derivative: int) -> Degree:
         """The leading degree of σ(h) or σ'(h): with k_0 = the first k ≥ 1 with C_k ≠ 0, k_0·deg h (0 if C_0 ≠ 0) and
@@ -376,7 +414,7 @@ class Expansion:
     def _opaque_at(self, node: lang.Elementwise, base: Polynomial, lead: Degree, order: int) -> Graded:
         """σ^(order) of the leading part of the argument, as a named quantity."""
         name = self._names[id(node)]
-        sample = id(node) in self._per_sample
+        sample = id(node) in self.per_sample
         centre = self.name_quantity(f"z0[{name}]", {lead: base}, node.axes, sample)
         power = node.function.pure_power
         degree = (power - order) * lead if power is not None else 0
@@ -393,7 +431,7 @@ class Expansion:
         gain = min(argument, default=INFINITE)
         k = 1
         while power and k * (gain - drop) + start <= cut:
-            power = self.algebra.multiply(power, argument, (), cut - start + k * drop)
+            power = self.named_parts(self.algebra.multiply(power, argument, (), cut - start + k * drop))
             factor = coefficient(k)
             if factor:
                 result = self.algebra.add(result, self.algebra.multiply(power, factor, (), cut))
@@ -423,10 +461,12 @@ class Expansion:
         def alternating(k: int) -> Graded:
             return algebra.number(Scalar(Fraction((-1) ** k)))
 
-        numerator = algebra.multiply(weights, self._power_sum(rest, inverse_factorial, cut), (), cut)
-        denominator = algebra.contract(numerator, (over,))
+        exponential = self._power_sum(rest, inverse_factorial, cut)
+        numerator = self.named_parts(algebra.multiply(weights, exponential, (), cut))
+        denominator = self.named_parts(algebra.contract(numerator, (over,)))
         remainder = {degree: p for degree, p in denominator.items() if degree > 0}
-        return algebra.multiply(numerator, self._power_sum(remainder, alternating, cut), (), cut)
+        inverse = self.named_parts(self._power_sum(remainder, alternating, cut))
+        return algebra.multiply(numerator, inverse, (), cut)
 
     def _row_normalised(self, mask: lang.Constant, over: str) -> Symbol:
         place = mask.axes.index(over)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -74,8 +75,7 @@ def loss_of_logits(logits: Any, labels: Any, weights: Any, xp: ModuleType = np, 
         )
     picked = _take_along_last(logits, labels, xp)
     if kind == "cross_entropy":
-        top = logits.max(-1) if xp.__name__ != "torch" else logits.amax(-1)
-        each = top + xp.log(xp.exp(logits - top[..., None]).sum(-1)) - picked
+        each = _of_library("logsumexp", xp)(logits, -1) - picked
     else:
         each = ((logits**2).sum(-1) - 2 * picked + 1) / 2
     if each.ndim == 2:
@@ -161,10 +161,17 @@ def softmax_over(scores: Any, axes: tuple[str, ...], over: str, mask: Named | No
         scores, allowed = _align((scores, axes), axes_all, xp), _align(mask, axes_all, xp)
         axes = axes_all
         scores = xp.where(allowed > 0, scores, -xp.inf)
-    place = axes.index(over)
-    top = scores.amax(place, keepdim=True) if xp.__name__ == "torch" else scores.max(place, keepdims=True)
-    exponentials = xp.exp(scores - top)
-    return exponentials / exponentials.sum(place)[(slice(None),) * place + (None,)], axes
+    return _of_library("softmax", xp)(scores, axes.index(over)), axes
+
+
+def _of_library(name: str, xp: ModuleType) -> Callable[[Any, int], Any]:
+    """`softmax` or `logsumexp` as the arrays' own library has it: its derivative is known there, and needs no maximum."""
+    if xp is np:
+        from scipy import special
+
+        function = getattr(special, name)
+        return lambda array, axis: function(array, axis=axis)
+    return getattr(xp if xp.__name__ == "torch" else sys.modules["jax"].nn, name)
 
 
 def _is_look_up(node: Expression) -> bool:

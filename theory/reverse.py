@@ -19,7 +19,7 @@ from theory.algebra.scalar import Degree, Scalar
 from theory.expansion import Expansion, PolynomialDefinition
 from theory.language import LABEL, POSITION, Expression
 
-LABEL_DRIVEN, PREDICTION_INDUCED = "label", "prediction"
+LABEL_DRIVEN, PREDICTION_INDUCED, RESIDUAL = "label", "prediction", "residual"
 
 # In equations that keep everything, an adjoint with more terms than this is named; at a node whose value has a name (the
 # residual stream) one with two terms already is.
@@ -60,7 +60,10 @@ def right_hand_sides(
         # Below the last nonlinearity an adjoint only meets parameters; a name there would hide what the reader looks for.
         most = 1 if id(node) in expansion.named else _NAMED_BEYOND
         for tag, adjoint in tagged.items():
-            if expansion.degree is None and id(node) in expansion.nonlinear and term_count(adjoint) > most:
+            if _splits(node) and id(node) in expansion.per_sample:
+                adjoint = expansion.named_parts(adjoint)
+            long = term_count(adjoint) > most and not expansion.shared
+            if expansion.degree is None and id(node) in expansion.nonlinear and long:
                 definition = _named_adjoint(expansion, node, tag, adjoint, len(named) + 1)
                 named[definition.symbol.name] = definition
                 adjoint = algebra.symbol(definition.symbol)
@@ -73,6 +76,11 @@ def right_hand_sides(
                 target = adjoints[id(child)]
                 target[crossed] = algebra.add(target[crossed], contribution) if crossed in target else contribution
     return result, named
+
+
+def _splits(node: Expression) -> bool:
+    """Whether a node's adjoint is multiplied by something on its way, so that products of it had better be shared."""
+    return not isinstance(node, lang.Scale | lang.Rename | lang.Select | lang.Mark | lang.Total)
 
 
 def _crossed(node: Expression, tag: Tag) -> Tag:
@@ -122,8 +130,9 @@ def _rules(expansion: Expansion, node: Expression, adjoint: Graded) -> Iterator[
         case lang.Softmax(operand=operand, over=over):
             # ∂z_s: a_s (g_s − Σ_u a_u g_u)
             cut = _cut(expansion, operand)
-            weighted = algebra.multiply(expansion.value(node), adjoint, (), cut)
-            centre = algebra.multiply(expansion.value(node), algebra.contract(weighted, (over,)), (), cut)
+            weighted = expansion.named_parts(algebra.multiply(expansion.value(node), adjoint, (), cut))
+            mean = expansion.named_parts(algebra.contract(weighted, (over,)))
+            centre = algebra.multiply(expansion.value(node), mean, (), cut)
             yield operand, algebra.add(weighted, algebra.scale(centre, Scalar(Fraction(-1))))
 
 
@@ -154,4 +163,5 @@ def residuals(expansion: Expansion, prediction: str, loss: str) -> dict[str, Gra
     if architecture.labels_per_position:
         share = algebra.size(POSITION) ** -1
         parts = {part: algebra.scale(graded, share) for part, graded in parts.items()}
-    return parts
+    # Where products are shared the two parts travel together: half the work.
+    return {RESIDUAL: algebra.add(*parts.values())} if expansion.shared else parts

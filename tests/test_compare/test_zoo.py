@@ -7,6 +7,7 @@ from zoo import SLOW, ZOO, Entry
 import theory.language as lang
 from compare.certificate import certify
 from theory.errors import UserError
+from theory.evaluation import Data, right_hand_sides
 from theory.evolution import derive
 
 CASES = [(name, ()) for name in ZOO]
@@ -87,3 +88,24 @@ def test_the_zoo_has_every_word_of_the_language():
     assert {entry.architecture.labels_per_position for entry in ZOO.values()} == {True, False}
     assert {entry.loss for entry in ZOO.values()} == {"cross_entropy", "squared_error"}
     assert any(entry.architecture.root("label") == "token" for entry in ZOO.values())
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_products_computed_once_give_the_same_right_hand_sides(name):
+    """`shared()` evaluates by other contractions, degree by degree, what the multiplied-out equations say."""
+    entry = ZOO[name]
+    sizes = random_sizes(entry, seed=3)
+    rng = np.random.default_rng(3)
+    shapes = entry.architecture.shapes(sizes)
+    parameters = {key: 0.5 * rng.normal(size=shape) for key, shape in shapes.items()}
+    tokens = rng.integers(0, sizes.get("token", 2), (6, sizes.get("position", 3)))
+    classes = sizes[entry.architecture.root("label")]
+    labels = rng.integers(0, classes, tokens.shape if entry.architecture.labels_per_position else 6)
+    data = Data(tokens, labels, rng.dirichlet(np.ones(6)))
+    expanded = () if name == "relu_and_maximum" else ((entry.degree, ()),)
+    for degree, keep in ((None, None), *expanded, *((d, keep) for keep, d in entry.modes)):
+        equations = derive(entry.architecture, degree, keep, loss=entry.loss)
+        wanted = right_hand_sides(equations, parameters, data)
+        found = right_hand_sides(equations.shared(), parameters, data)
+        for key, array in wanted.items():
+            assert np.abs(found[key] - array).max() <= 1e-11 * max(np.abs(array).max(), 1e-3), (degree, keep, key)
