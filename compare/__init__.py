@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from compare.certificate import certify as certify
     from compare.comparison import Comparison as Comparison
     from compare.comparison import compare as compare
+    from compare.external import load_run as load_run
+    from compare.optimisers import Optimiser as Optimiser
     from compare.training import train as train
 
 _HOME = {
@@ -20,10 +22,12 @@ _HOME = {
     "Comparison": "compare.comparison",
     "certify": "compare.certificate",
     "compare": "compare.comparison",
+    "load_run": "compare.external",
+    "Optimiser": "compare.optimisers",
     "train": "compare.training",
 }
 
-__all__ = ["Certificate", "Comparison", "certify", "compare", "train"]
+__all__ = ["Certificate", "Comparison", "Optimiser", "certify", "compare", "load_run", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,6 +42,34 @@ def time_of_step(step: Any, learning_rate: float, *, momentum: float = 0.0) -> A
     return float(times) if times.ndim == 0 else times
 
 
+def time_of_step_at_rates(step: Any, learning_rates: ArrayLike, *, momentum: float = 0.0) -> Any:
+    """Gradient-flow time t after `step` optimiser steps of varying learning rate: t = Σ_{j < step} η_j / (1 − momentum).
+
+    **Arguments:** `step`: a number or an array of step counts; `learning_rates`: η_j ≥ 0 of the step j → j + 1, at least
+    as many as the largest step count (a warm-up may start at 0); `momentum`: as in `time_of_step`.
+
+    **Returns:** float64 time(s) of the same shape. **Raises:** `UserError` for rates that are negative, not finite or
+    too few.
+    """
+    rates = np.asarray(learning_rates, dtype=np.float64)
+    steps = np.asarray(step, dtype=np.int64)
+    if rates.ndim != 1:
+        raise UserError(f"learning rates must be a list of one number for each step, but have shape {rates.shape}")
+    wrong = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
+    if wrong.size:
+        raise UserError(
+            f"learning rates must be numbers of at least 0, but that of step {wrong[0]} is {rates[wrong[0]]}"
+        )
+    if steps.size and steps.max() > len(rates):
+        raise UserError(
+            f"the learning rates are of the wrong length: one is needed for each of {steps.max()} steps, but "
+            f"{len(rates)} are given"
+        )
+    summed = np.concatenate([[0.0], np.cumsum(rates)])
+    times = summed[steps] * _time_per_step(1.0, momentum)
+    return float(times) if times.ndim == 0 else times
+
+
 def step_of_time(time: Any, learning_rate: float, *, momentum: float = 0.0) -> Any:
     """The optimiser step nearest to gradient-flow time `time`; the inverse of `time_of_step`.
 

@@ -87,7 +87,7 @@ def from_function(reference: str, **arguments: Any) -> Dataset:
     **Raises:** `UserError` when file or function is missing, an argument is unknown, the
     function fails (naming its exception), or returns something else.
     """
-    function = _load_function(reference)
+    function = load_function(reference)
     known = inspect.signature(function)
     try:
         known.bind(**arguments)
@@ -114,7 +114,7 @@ def is_reference(task: str) -> bool:
     return bool(re.search(r"\.py:[^:/\\]*$", task)) or task.lower().endswith(SUFFIXES)
 
 
-def _load_function(reference: str) -> Callable[..., Any]:
+def load_function(reference: str) -> Callable[..., Any]:
     file, _, name = reference.rpartition(":")
     if not Path(file).is_file():
         raise UserError(f"there is no file {file!r} (in {reference!r})")
