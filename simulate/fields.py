@@ -6,26 +6,29 @@ an argument, never closed over, so that equal shapes share one compilation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from simulate.flow import VectorField
-from theory import evaluation, interpret
+from theory import evaluation, interpret, moment_evaluation
 from theory.errors import UserError, nearest
 from theory.evaluation import Data
 from theory.evolution import EvolutionEquations, derive
 from theory.language import Architecture
+from theory.moments import DENSE_ENTRIES, Moment, MomentCounter, SparseMoment, needed_moments
 
 if TYPE_CHECKING:
     from theory.data import Dataset
 
 jax.tree_util.register_dataclass(Data, data_fields=["tokens", "labels", "weights"], meta_fields=[])
+jax.tree_util.register_dataclass(SparseMoment, data_fields=["ids", "values"], meta_fields=[])
 
 Parameters = Mapping[str, Any]
 
@@ -39,6 +42,7 @@ class ExactField:
     architecture: Architecture
     kind: str = "cross_entropy"
     name: str = "exact"
+    evaluation: ClassVar[str] = "exact"
 
     def __call__(self, t: Any, parameters: Parameters, data: Data) -> dict[str, Any]:
         gradient = jax.grad(lambda p: self.loss(p, data))(dict(parameters))
@@ -65,6 +69,7 @@ class DerivedField:
 
     equations: EvolutionEquations
     name: str
+    evaluation: ClassVar[str] = "samples"
 
     @cached_property
     def shared(self) -> EvolutionEquations:
@@ -88,6 +93,69 @@ class DerivedField:
         return ExactField(self.equations.architecture, self.equations.loss).loss(parameters, data)
 
 
+@dataclass(frozen=True)
+class MomentData:
+    """Moments in the order of `needed_moments`, the length of sequences, and samples to measure the loss on."""
+
+    moments: tuple[Any, ...]
+    length: int
+    samples: Data
+
+
+jax.tree_util.register_dataclass(MomentData, data_fields=["moments", "samples"], meta_fields=["length"])
+
+
+@dataclass(frozen=True, eq=False)
+class MomentField:
+    """Fully expanded equations, evaluated from moments of the data: a step costs the same for any number of samples.
+
+    **Arguments:** `equations`: from `theory.derive` with keep=(); `dense_entries`: moments of more entries are stored sparsely;
+    `loss_samples`: the loss is measured, at save times, on the samples, or on this many of them drawn by weight.
+    """
+
+    equations: EvolutionEquations
+    name: str
+    dense_entries: int = DENSE_ENTRIES
+    loss_samples: int = 20_000
+    evaluation: ClassVar[str] = "moments"
+
+    @cached_property
+    def moments(self) -> tuple[Moment, ...]:
+        """The moments that the equations need."""
+        return needed_moments(self.equations)
+
+    def __call__(self, t: Any, parameters: Parameters, data: MomentData) -> dict[str, Any]:
+        values = dict(zip(self.moments, data.moments, strict=True))
+        return moment_evaluation.right_hand_sides(self.equations, parameters, values, data.length, jnp)
+
+    def data(self, dataset: Dataset) -> MomentData:
+        """The dataset's moments, counted once for each dataset."""
+        return self.from_counter(*_counted(self, dataset))
+
+    def from_counter(self, counter: MomentCounter, samples: Dataset) -> MomentData:
+        """Moments that were counted elsewhere, over data that do not fit in memory; `samples` for measuring the loss."""
+        values = counter.values()
+        arrays = tuple(jax.tree.map(jnp.asarray, values[moment]) for moment in self.moments)
+        return MomentData(arrays, samples.length, as_data(self.equations.architecture, samples))
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Parameter → axis names."""
+        return {name: equation.axes for name, equation in self.equations.items()}
+
+    def loss(self, parameters: Parameters, data: MomentData) -> Any:
+        """The exact loss of the architecture, so that flows are compared in one quantity."""
+        return ExactField(self.equations.architecture, self.equations.loss).loss(parameters, data.samples)
+
+
+@functools.lru_cache(maxsize=16)
+def _counted(field: MomentField, dataset: Dataset) -> tuple[MomentCounter, Dataset]:
+    counter = MomentCounter(field.moments, dataset.sizes, field.dense_entries)
+    counter.add(dataset.tokens, dataset.labels, dataset.weights)
+    distinct = dataset.merge_duplicates()
+    return counter, distinct if distinct.n_samples <= field.loss_samples else distinct.sample(field.loss_samples)
+
+
 def exact(architecture: Architecture, loss: str = "cross_entropy") -> ExactField:
     """The exact gradient flow of an architecture: the reference that truncated flows are held against."""
     return ExactField(architecture, loss)
@@ -104,6 +172,16 @@ def from_samples(equations: EvolutionEquations, name: str | None = None) -> Deri
     else:
         default = {"of-truncated-logits": "cut-logits", "kept": "kept-prediction"}.get(equations.prediction, "expanded")
     return DerivedField(equations, name or default)
+
+
+def from_moments(equations: EvolutionEquations, name: str | None = None, **options: int) -> MomentField:
+    """The field of fully expanded equations, evaluated from moments of the data (see `MomentField`, which has the options).
+
+    **Raises:** `UserError` when the equations keep a nonlinearity, whose value depends on the single sample.
+    """
+    made = MomentField(equations, name or "expanded", **options)
+    _ = made.moments
+    return made
 
 
 def field(

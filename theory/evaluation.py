@@ -6,29 +6,24 @@ between terms, so each is contracted once.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import opt_einsum
 
 from theory.algebra.components import Factor, is_bound
+from theory.contraction import Contractions, Operand
 from theory.errors import UserError
 from theory.evolution import Equation, EvolutionEquations, NamedQuantity, Term
-from theory.expansion import ConstantDefinition, FunctionDefinition, SoftmaxDefinition
-from theory.interpret import softmax_over
-from theory.language import POSITION, SAMPLE, add_axis_sizes
+from theory.language import POSITION, SAMPLE
 from theory.positions import distinct_indices
 
 # A one-hot factor without its hot index: its name and other indices.
 OneHot = tuple[str, tuple[str, ...]]
-# An operand: its array and the names of its axes ("sample", a label, or a bound index).
-Operand = tuple[Any, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,31 +45,41 @@ def right_hand_sides(
 
     **Returns:** name → array of the parameter's shape. **Raises:** `UserError` when the arrays do not fit.
     """
-    evaluation = _Evaluation(equations, parameters, data, xp, epsilon)
+    architecture = equations.architecture
+    shape = tuple(data.labels.shape)
+    wanted = tuple(data.tokens.shape) if architecture.labels_per_position else tuple(data.tokens.shape[:1])
+    if shape != wanted:
+        raise UserError(f"{architecture.name} needs labels of shape {wanted}, found {shape}")
+    evaluation = _FromSamples(equations, parameters, data, xp, epsilon)
     return {name: evaluation.equation(equation) for name, equation in equations.items()}
 
 
-class _Evaluation:
+class _FromSamples(Contractions):
     def __init__(
         self, equations: EvolutionEquations, parameters: Mapping[str, Any], data: Data, xp: ModuleType, epsilon: Any
     ):
-        self.equations, self.parameters, self.data, self.xp, self.epsilon = equations, parameters, data, xp, epsilon
-        architecture = equations.architecture
-        self.sizes = add_axis_sizes(architecture, parameters, data.tokens.shape[1])
-        shape = tuple(data.labels.shape)
-        wanted = tuple(data.tokens.shape) if architecture.labels_per_position else tuple(data.tokens.shape[:1])
-        if shape != wanted:
-            raise UserError(f"{architecture.name} needs labels of shape {wanted}, found {shape}")
-        self.named: dict[str, Operand] = {}
+        self.data = data
         self.components: dict[tuple[Factor, ...], Operand] = {}
         self.gathered: dict[tuple, Operand] = {}
         self.uses = _uses(equations)
-        for quantity in equations.quantities:
-            self.named[quantity.symbol.name] = self._quantity(quantity)
+        super().__init__(equations, parameters, data.tokens.shape[1], xp, epsilon)
+
+    def operands(self, term: Term) -> list[Operand]:
+        """The operands of a term of a named quantity, its sample's axis open."""
+        return self._operands(term)[0]
+
+    @property
+    def n_samples(self) -> int:
+        """How many samples there are."""
+        return self.data.tokens.shape[0]
+
+    def size(self, name: str) -> int:
+        """The size of an axis that no operand has, open positions among them."""
+        return self.sizes[POSITION] if name.startswith("open") else super().size(name)
 
     def equation(self, equation: Equation) -> Any:
         """The right-hand side of one equation."""
-        total = self.xp.zeros(tuple(self.sizes[a] for a in equation.axes), dtype=self._dtype())
+        total = self.xp.zeros(tuple(self.sizes[a] for a in equation.axes), dtype=self.dtype())
         # Terms that scatter by the same one-hot factor are summed before they scatter. The axis is the factor's index: where
         # embeddings are tied, a label's one-hot scatters to the axis of tokens.
         scattered: dict[tuple[OneHot, str], Any] = {}
@@ -85,11 +90,11 @@ class _Evaluation:
             if factor is not None or any(SAMPLE in names for _, names in operands):
                 operands.append((self.data.weights, (SAMPLE,)))
             if factor is None:
-                total = total + self._contract(operands, equation.axes) * weight
+                total = total + self.contract(operands, equation.axes) * weight
                 continue
             hot = factor[1][-1]
             kept = (SAMPLE, *_open(one_hot[1]), *(a for a in equation.axes if a != hot))
-            value = self._contract(operands, kept) * weight
+            value = self.contract(operands, kept) * weight
             key = (one_hot, hot)
             scattered[key] = scattered[key] + value if key in scattered else value
         for (one_hot, hot), value in scattered.items():
@@ -147,7 +152,7 @@ class _Evaluation:
             operands = self._resolved(list(factors), {})
             names = {n for _, found in operands for n in found if not is_bound(n)}
             axes = ((SAMPLE,) if SAMPLE in names else ()) + tuple(sorted(names - {SAMPLE}))
-            self.components[factors] = (self._contract(operands, axes), axes)
+            self.components[factors] = (self.contract(operands, axes), axes)
         return self.components[factors]
 
     def _resolved(self, factors: list[Factor], sources: dict[str, OneHot]) -> list[Operand]:
@@ -179,48 +184,17 @@ class _Evaluation:
         return operands
 
     def _gather(self, name: str, indices: tuple[str, ...], sources: dict[str, OneHot]) -> Operand:
-        array, axes = self._at_places(name, indices)
+        array, axes = self.at_places(name, indices)
         for index in dict.fromkeys(i for i in axes if i in sources):
             key = (name, indices, index, tuple(sources.get(i) for i in indices))
             if key not in self.gathered or axes.count(index) > 1:
                 ids, id_axes = self._ids(sources[index])
                 while axes.count(index) > 1:
-                    array, axes = self._diagonal(array, axes, index)
+                    array, axes = self.diagonal(array, axes, index)
                 moved = self.xp.moveaxis(array, axes.index(index), 0)
                 self.gathered[key] = moved[ids], (*id_axes, *(a for a in axes if a != index))
             array, axes = self.gathered[key]
         return array, axes
-
-    def _diagonal(self, array: Any, axes: tuple[str, ...], index: str) -> Operand:
-        first = axes.index(index)
-        second = axes.index(index, first + 1)
-        rest = tuple(a for n, a in enumerate(axes) if n not in (first, second))
-        return self.xp.diagonal(array, axis1=first, axis2=second), (*rest, index)
-
-    def _at_places(self, name: str, indices: tuple[str, ...]) -> Operand:
-        """A symbol's array with fixed places taken; repeated indices are left to the contraction."""
-        array, axes = self._array(name)
-        offset = 1 if axes[:1] == (SAMPLE,) else 0
-        picks: list[Any] = [slice(None)] * offset
-        names = list(axes[:offset])
-        for index in indices:
-            if "@" in index:
-                picks.append(-1 if index.endswith("@last") else 0)
-            else:
-                picks.append(slice(None))
-                names.append(index)
-        return array[tuple(picks)], tuple(names)
-
-    def _array(self, name: str) -> Operand:
-        symbol = self.equations.symbols[name]
-        if symbol.role == "parameter":
-            return self.parameters[name], symbol.labels
-        if symbol.role == "selector":
-            size = self.sizes[symbol.axes[0]]
-            return self.xp.eye(size, dtype=self._dtype())[-1 if name.endswith("last") else 0], symbol.labels
-        if symbol.role == "delta":
-            return self.xp.eye(self.sizes[symbol.axes[0]], dtype=self._dtype()), symbol.labels
-        return self.named[name]
 
     def _ids(self, own: OneHot) -> tuple[Any, tuple[str, ...]]:
         """The whole numbers that a one-hot factor encodes."""
@@ -239,7 +213,7 @@ class _Evaluation:
     def _one_hot(self, own: OneHot, index: str) -> Operand:
         ids, axes = self._ids(own)
         size = self.sizes[self.equations.symbols[own[0]].axes[-1]]
-        return (ids[..., None] == self.xp.arange(size)).astype(self._dtype()), (*axes, index)
+        return (ids[..., None] == self.xp.arange(size)).astype(self.dtype()), (*axes, index)
 
     def _equal(self, first: OneHot, second: OneHot) -> Operand:
         """1 where two one-hot factors encode the same number."""
@@ -249,7 +223,7 @@ class _Evaluation:
         a = a[tuple(slice(None) if i in a_axes else None for i in axes)]
         order = tuple(b_axes.index(i) for i in axes if i in b_axes)
         b = b.transpose(order)[tuple(slice(None) if i in b_axes else None for i in axes)]
-        return (a == b).astype(self._dtype()), axes
+        return (a == b).astype(self.dtype()), axes
 
     def _scatter(self, own: OneHot, value: Any, place: int) -> Any:
         """Sum rows by the number that a one-hot factor encodes."""
@@ -263,62 +237,6 @@ class _Evaluation:
         else:
             total = self.xp.zeros((size, *tail), dtype=flat.dtype).at[ids.reshape(-1)].add(flat)
         return self.xp.moveaxis(total, 0, place)
-
-    # -- named quantities ------------------------------------------------------------------------------------------------
-
-    def _quantity(self, quantity: Any) -> Operand:
-        xp = self.xp
-        match quantity:
-            case ConstantDefinition(symbol=symbol, build=build):
-                array = xp.asarray(build(self.sizes), dtype=self._dtype())
-                return (array * self.epsilon ** float(symbol.degree) if symbol.degree else array), symbol.labels
-            case FunctionDefinition(function=function, derivative=derivative, argument=argument):
-                array, axes = self.named[argument.name]
-                return function(array, xp, derivative), axes
-            case SoftmaxDefinition(argument=argument, over=over, mask=mask):
-                array, axes = self.named[argument.name]
-                return softmax_over(array, axes, over, None if mask is None else self.named[mask.name], xp)
-            case NamedQuantity(symbol=symbol, terms=terms):
-                axes = ((SAMPLE,) if symbol.per_sample else ()) + symbol.labels
-                total = 0.0
-                for term in terms:
-                    operands, _ = self._operands(term)
-                    if symbol.per_sample and not any(SAMPLE in names for _, names in operands):
-                        operands.append((xp.ones(self.data.tokens.shape[0], dtype=self._dtype()), (SAMPLE,)))
-                    total = total + self._contract(operands, axes) * term.coefficient.value(self.sizes)
-                return total, axes
-        raise AssertionError(f"no rule for {type(quantity).__name__}")
-
-    def _contract(self, operands: list[Operand], axes: tuple[str, ...]) -> Any:
-        """Sum the product of operands over all names but `axes`; an axis that no operand has is repeated."""
-        present = {n for _, names in operands for n in names}
-        missing = [a for a in axes if a not in present]
-        operands = operands + [(self.xp.ones(self._size(a), dtype=self._dtype()), (a,)) for a in missing]
-        if not operands:
-            return self.xp.ones((), dtype=self._dtype())
-        letters: dict[str, str] = {}
-        for _, names in operands:
-            for name in names:
-                letters.setdefault(name, opt_einsum.get_symbol(len(letters)))
-        subscripts = ",".join("".join(letters[n] for n in names) for _, names in operands)
-        out = "".join(letters[a] for a in axes)
-        arrays = [array for array, _ in operands]
-        expression = _expression(f"{subscripts}->{out}", tuple(tuple(array.shape) for array in arrays))
-        return expression(*arrays)
-
-    def _size(self, name: str) -> int:
-        if name == SAMPLE:
-            return self.data.tokens.shape[0]
-        return self.sizes[POSITION] if name.startswith("open") else self.sizes[name]
-
-    def _dtype(self) -> Any:
-        return next(iter(self.parameters.values())).dtype
-
-
-@functools.lru_cache(maxsize=100_000)
-def _expression(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
-    """A contraction in a good order; finding the order costs more than small contractions themselves."""
-    return opt_einsum.contract_expression(subscripts, *shapes)
 
 
 def _uses(equations: EvolutionEquations) -> Counter[tuple[Factor, ...]]:

@@ -206,11 +206,16 @@ class Expansion:
             found = {label for component in components for label in component.labels}
             # Positions first: an array of rows, which matrix products read in order.
             labels = tuple(sorted(found, key=lambda a: (self.architecture.root(a) != POSITION, a)))
-            per_sample = any(self.table.symbols[name].per_sample for c in components for name, _ in c.factors)
+            per_sample = self._holds_data({degree: part})
             name = f"h{1 + len(self._shared_symbols)}"
             self._shared_symbols[key] = self._declare_named(name, labels, per_sample, degree)
             self.definitions[name] = PolynomialDefinition(self._shared_symbols[key], {degree: part})
         return self.algebra.symbol(self._shared_symbols[key])
+
+    def _holds_data(self, graded: Graded) -> bool:
+        """Whether a value differs from sample to sample."""
+        factors = (f for part in graded.values() for _, cs in part for c in cs for f in self.table[c].factors)
+        return any(self.table.symbols[name].per_sample for name, _ in factors)
 
     def _value(self, node: Expression) -> Graded:
         cut = self.needed[id(node)]
@@ -414,7 +419,7 @@ class Expansion:
     def _opaque_at(self, node: lang.Elementwise, base: Polynomial, lead: Degree, order: int) -> Graded:
         """σ^(order) of the leading part of the argument, as a named quantity."""
         name = self._names[id(node)]
-        sample = id(node) in self.per_sample
+        sample = self._holds_data({lead: base})
         centre = self.name_quantity(f"z0[{name}]", {lead: base}, node.axes, sample)
         power = node.function.pure_power
         degree = (power - order) * lead if power is not None else 0
@@ -445,7 +450,7 @@ class Expansion:
         algebra = self.algebra
         base, rest = _split_base(scores)
         if base:
-            argument = self.name_quantity(f"z0[{name}]", {ZERO: base}, axes, True)
+            argument = self.name_quantity(f"z0[{name}]", {ZERO: base}, axes, self._holds_data({ZERO: base}))
             symbol = None
             if mask is not None:
                 symbol = self._constant(mask.name, mask.axes, mask.build, mask.normalised)
