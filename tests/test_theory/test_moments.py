@@ -9,7 +9,7 @@ from theory.architectures import attention, feed_forward, transformer
 from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import derive
-from theory.language import Architecture, add_axis_sizes, dot, elementwise, embed, parameter, rename, total
+from theory.language import Architecture, add_axis_sizes, dot, elementwise, embed, last, parameter, rename, total
 from theory.moment_evaluation import right_hand_sides as from_moments
 from theory.moments import MomentCounter, SparseMoment, count_moments, needed_moments
 
@@ -72,11 +72,22 @@ def with_positions():
     return Architecture(with_positions, axes)
 
 
+def same_token():
+    """How often the last token occurs weighs what every token says: two one-hot data share their hot index."""
+
+    def same_token(p, x):
+        again = dot(x, last(x), over="token")
+        return dot(p.U, dot(again, embed(p.E, x), over="position"), over="embed")
+
+    return Architecture(same_token, {"E": ("token", "embed"), "U": ("label", "embed")})
+
+
 CASES = {
     "feed_forward": (feed_forward("gelu"), 4),
     "attention": (attention(), 8),
     "labels per position": (transformer("quadratic"), 4),
     "tied": (tied(), 6),
+    "a token twice": (same_token(), 4),
     "open positions": (with_positions(), 4),
 }
 
