@@ -78,17 +78,23 @@ def evaluation_of(field: VectorField) -> str:
     return getattr(field, "evaluation", field.name)
 
 
-def cost_table(costs: Mapping[str, Cost], chosen: str) -> str:
-    """One line for each evaluation, the chosen one marked."""
-    rows = [("evaluation", "terms", "Mflop", "largest MB", "memory MB", "")]
-    for name, each in costs.items():
-        mark = "chosen" if name == chosen else ""
-        terms = "-" if each.terms is None else str(each.terms)
-        sizes = (f"{each.largest_intermediate / 1e6:.2f}", f"{each.memory / 1e6:.2f}")
-        rows.append((name, terms, f"{each.flops / 1e6:.2f}", *sizes, mark))
+def cost_table(costs: Mapping[str, Mapping[str, Cost]], chosen: Mapping[str, str]) -> str:
+    """One line for each flow and evaluation; where there are several, the chosen one is marked.
+
+    **Arguments:** `costs`: flow → evaluation → cost; `chosen`: flow → evaluation.
+    """
+    rows = [("flow", "evaluation", "terms", "Mflop", "largest MB", "memory MB", "")]
+    for flow, ways in costs.items():
+        for name, each in ways.items():
+            mark = "chosen" if len(ways) > 1 and name == chosen[flow] else ""
+            terms = "-" if each.terms is None else str(each.terms)
+            sizes = (f"{each.largest_intermediate / 1e6:.2f}", f"{each.memory / 1e6:.2f}")
+            rows.append((flow, name, terms, f"{each.flops / 1e6:.2f}", *sizes, mark))
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     lines = [
-        "  ".join(c.ljust(w) if n in (0, 5) else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            c.ljust(w) if n in (0, 1, 6) else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
     return "\n".join(line.rstrip() for line in lines)

@@ -23,6 +23,7 @@ from theory.errors import UserError, nearest
 from theory.values import parse_value
 
 if TYPE_CHECKING:
+    from simulate.costs import Cost
     from simulate.flow import VectorField
     from theory.data.dataset import Dataset
     from theory.language import Architecture
@@ -79,12 +80,15 @@ class FlowSection(_Section):
     "kept-prediction" (∂f cut, prediction of the untruncated logits), "expanded" (everything expanded).
     `degree`: of the loss, for the three derived kinds. `until`: a time, "half-loss" or "one-nat" (the
     time at which the exact flow's loss has halved, or fallen by 1, sought up to `max_time`).
+    `evaluation`: of expanded flows, from the "samples", from "moments" of the data (a step's cost does not depend on how many
+    samples there are), or "auto": what is estimated to be cheapest.
     `expected`: statuses that are a result and not a failure, e.g. ["blow-up"].
     """
 
     kinds: Annotated[tuple[FlowKind, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = ("exact",)
     degree: Count | None = None
     keep: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+    evaluation: Literal["auto", "samples", "moments"] = "auto"
     until: Positive | Literal["half-loss", "one-nat"]
     max_time: Positive | None = None
     rtol: Annotated[float, Field(gt=0, lt=1)] = 1e-8
@@ -100,6 +104,9 @@ class FlowSection(_Section):
         derived = [kind for kind in self.kinds if kind != "exact"]
         if derived and self.degree is None:
             raise ValueError(f"the flow {derived[0]!r} needs a degree (of the loss)")
+        if self.evaluation == "moments" and set(self.kinds) - {"exact", "expanded"}:
+            other = next(kind for kind in self.kinds if kind not in ("exact", "expanded"))
+            raise ValueError(f"the flow {other!r} keeps the prediction of each sample, which moments do not determine")
         if isinstance(self.until, str) and self.max_time is None:
             raise ValueError(f"until = {self.until!r} needs a max_time at which to give up")
         if len(set(self.kinds)) < len(self.kinds):
@@ -181,7 +188,10 @@ class Experiment:
         self.sections = sections
         self.folder = folder
         self.name = name
+        self._made: dict[str, VectorField] = {}
         self._fields: dict[str, VectorField] = {}
+        # By flow and evaluation, for the flows whose field has been asked for.
+        self.costs: dict[str, dict[str, Cost]] = {}
 
     title = property(lambda self: self.sections.title)
     initial = property(lambda self: self.sections.initial)
@@ -236,13 +246,24 @@ class Experiment:
         )
 
     def field(self, kind: str) -> VectorField:
-        """The vector field of one of `flow.kinds`; the same object at every call, so that it is compiled once."""
+        """The vector field of one of `flow.kinds`; the same object at every call, so that it is compiled once.
+
+        Where a flow can be evaluated in several ways it is the one that is estimated to be cheapest; see `costs`.
+        """
         if kind not in self._fields:
+            from simulate import costs, fields
+
+            ways = fields.evaluations(self._derived(kind), self.dataset(), self.sections.flow.evaluation)
+            self._fields[kind], self.costs[kind] = costs.cheapest(ways, self.dataset(), self.initial_parameters())
+        return self._fields[kind]
+
+    def _derived(self, kind: str) -> VectorField:
+        if kind not in self._made:
             from simulate import fields
 
             flow = self.sections.flow
-            self._fields[kind] = fields.field(self.architecture(), kind, flow.degree, flow.keep)
-        return self._fields[kind]
+            self._made[kind] = fields.field(self.architecture(), kind, flow.degree, flow.keep)
+        return self._made[kind]
 
     def until(self) -> float:
         """The end of the flow as a time; for "half-loss" and "one-nat" found on the exact flow.
@@ -348,7 +369,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         (("data",), experiment.dataset),
         (("sizes",), lambda: experiment.architecture().shapes(experiment.sizes())),
         (("save",), lambda: _check_save(experiment)),
-        (("flow",), lambda: [experiment.field(kind) for kind in experiment.flow.kinds]),
+        (("flow",), lambda: [experiment._derived(kind) for kind in experiment.flow.kinds]),
         (("claims",), lambda: _check_claims(experiment)),
     ):
         try:

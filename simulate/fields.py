@@ -22,7 +22,7 @@ from theory.errors import UserError, nearest
 from theory.evaluation import Data
 from theory.evolution import EvolutionEquations, derive
 from theory.language import Architecture
-from theory.moments import DENSE_ENTRIES, Moment, MomentCounter, SparseMoment, needed_moments
+from theory.moments import DENSE_ENTRIES, Moment, MomentCounter, SparseMoment, counting_work, needed_moments
 
 if TYPE_CHECKING:
     from theory.data import Dataset
@@ -31,6 +31,9 @@ jax.tree_util.register_dataclass(Data, data_fields=["tokens", "labels", "weights
 jax.tree_util.register_dataclass(SparseMoment, data_fields=["ids", "values"], meta_fields=[])
 
 Parameters = Mapping[str, Any]
+
+# Entries that are counted without being asked to: some ten seconds of work.
+_COUNTED_UNASKED = 300_000_000
 
 KINDS = ("exact", "cut-logits", "kept-prediction", "expanded")
 
@@ -182,6 +185,27 @@ def from_moments(equations: EvolutionEquations, name: str | None = None, **optio
     made = MomentField(equations, name or "expanded", **options)
     _ = made.moments
     return made
+
+
+def evaluations(made: VectorField, dataset: Dataset, asked: str = "auto") -> list[VectorField]:
+    """The ways to evaluate a field's right-hand side: as it is, and from moments where it is fully expanded.
+
+    **Arguments:** `asked`: "samples" or "moments" leaves that one (for a field that moments determine).
+
+    **Raises:** `UserError` when moments are asked for and do not determine the equations.
+    """
+    if not isinstance(made, DerivedField) or made.name != "expanded" or asked == "samples":
+        return [made]
+    try:
+        moments = from_moments(made.equations, made.name)
+    except UserError:
+        if asked == "moments":
+            raise
+        return [made]
+    if asked == "moments":
+        return [moments]
+    work = counting_work(moments.moments, dataset.n_samples, dataset.length)
+    return [made, moments] if work <= _COUNTED_UNASKED else [made]
 
 
 def field(

@@ -28,6 +28,7 @@ def run_flows(
     **Returns:** flow kind → trajectory, in the order of the file. A flow that fails numerically is among them, with its
     status. **Raises:** `NumericalFailure` when "half-loss" or "one-nat" is not reached.
     """
+    from simulate.costs import evaluation_of
     from simulate.flow import integrate
 
     flow = experiment.flow
@@ -52,7 +53,11 @@ def run_flows(
             blow_up=flow.blow_up,
             dtype=flow.dtype,
             axes=axes,
-            attributes={"degree": None if kind == "exact" else flow.degree, "initial_seed": experiment.initial.seed},
+            attributes={
+                "degree": None if kind == "exact" else flow.degree,
+                "evaluation": evaluation_of(experiment.field(kind)),
+                "initial_seed": experiment.initial.seed,
+            },
             progress=progress,
         )
         for kind in flow.kinds
@@ -64,7 +69,18 @@ def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
     attributes = trajectory.attributes
     loss = trajectory["loss"].values if "loss" in trajectory.series_names else []
     times = trajectory.times
-    keys = ("status", "message", "until", "stop_time", "last_good_time", "degree", "solver", "rtol", "atol")
+    keys = (
+        "status",
+        "message",
+        "until",
+        "stop_time",
+        "last_good_time",
+        "degree",
+        "evaluation",
+        "solver",
+        "rtol",
+        "atol",
+    )
     steps = ("steps_accepted", "steps_rejected", "seconds_compile", "seconds_run")
     return {
         **{key: attributes[key] for key in keys if key in attributes},
@@ -114,6 +130,14 @@ def equations_latex(experiment: Experiment) -> str:
         degree = "" if equations.degree is None else f", degree {equations.degree} of the loss"
         sections.append(f"\\section*{{{kind}{degree}}}\n\n{equations.to_latex().rstrip()}\n")
     return "\n".join(sections)
+
+
+def cost_report(experiment: Experiment) -> str:
+    """What one right-hand side of each flow costs, in every way to evaluate it: known before anything is compiled."""
+    from simulate.costs import cost_table, evaluation_of
+
+    chosen = {kind: evaluation_of(experiment.field(kind)) for kind in experiment.flow.kinds}
+    return cost_table({kind: experiment.costs[kind] for kind in chosen}, chosen)
 
 
 def flow_table(trajectories: Mapping[str, Trajectory]) -> str:

@@ -46,6 +46,11 @@ class Moment:
         """The sizes of its axes."""
         return tuple(sizes[root] for root in self.roots)
 
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """The positions that counting it runs over, for each sample."""
+        return tuple(dict.fromkeys(i for _, ix in self.factors for i in ix[:-1] if "@" not in i))
+
 
 @dataclass(frozen=True)
 class TermMoment:
@@ -104,6 +109,11 @@ def needed_moments(equations: EvolutionEquations) -> tuple[Moment, ...]:
     return tuple(dict.fromkeys(moment for moment in found if moment is not None))
 
 
+def counting_work(moments: Iterable[Moment], samples: int, length: int) -> int:
+    """How many entries counting these moments visits: samples × length^positions, summed."""
+    return sum(samples * length ** len(moment.positions) for moment in moments)
+
+
 class MomentCounter:
     """Counts moments over blocks of data; counters over parts of the data add up (`+=`).
 
@@ -143,8 +153,7 @@ class MomentCounter:
         weights = np.ones(len(tokens)) if weights is None else np.asarray(weights, dtype=np.float64)
         self.total += float(weights.sum())
         for moment in self.moments:
-            positions = len({i for name, ix in moment.factors for i in ix[:-1] if "@" not in i})
-            step = max(1, _BLOCK_ENTRIES // self.sizes[POSITION] ** positions)
+            step = max(1, _BLOCK_ENTRIES // self.sizes[POSITION] ** len(moment.positions))
             for start in range(0, len(tokens), step):
                 part = slice(start, start + step)
                 codes, masses = _codes(moment, tokens[part], labels[part], weights[part], self.sizes)
@@ -199,7 +208,7 @@ def _codes(
     moment: Moment, tokens: np.ndarray, labels: np.ndarray, weights: np.ndarray, sizes: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The place in the moment's array, and the weight, of every (sample, positions) that is not 0."""
-    positions = list(dict.fromkeys(i for _, ix in moment.factors for i in ix[:-1] if "@" not in i))
+    positions = moment.positions
     length = sizes[POSITION]
     shape = (len(tokens), *(length for _ in positions))
     ids: dict[str, np.ndarray] = {

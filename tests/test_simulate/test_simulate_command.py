@@ -57,7 +57,15 @@ def test_a_run_directory_with_a_blow_up_that_is_expected(here, capfd):
     assert theory.cli.main(["simulate", "sum.toml", "--set", "flow.expected=blow-up"]) == 0
     out, err = capfd.readouterr()
     lines = out.splitlines()
-    assert err == "" and lines[-1] == "written to sum-run" and len(lines) == 4
+    assert err == "" and lines[-1] == "written to sum-run" and len(lines) == 10
+    assert lines[0] == "one right-hand side" and lines[1].split()[:4] == ["flow", "evaluation", "terms", "Mflop"]
+    assert [line.split()[:2] for line in lines[2:5]] == [
+        ["exact"] * 2,
+        ["expanded", "samples"],
+        ["expanded", "moments"],
+    ]
+    assert sum(line.endswith("chosen") for line in lines) == 1
+    lines = lines[6:]
     assert lines[0].split() == "flow status end t loss from to steps rejected compile s run s".split()
     assert lines[1].split()[:3] == ["exact", "completed", "120"]
     assert lines[2].split()[:2] == ["expanded", "blow-up"]
