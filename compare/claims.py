@@ -162,10 +162,16 @@ MEASURES: dict[str, _Measure] = {
 }
 _OF_ERROR_OVER_RATES = ("error-ratio", "error-slope")
 _OF_TRAINING_TOO = ("signature-correlation-peak",)
+_WITHOUT_AGREEMENT = ("signature-correlation-peak", "last-good-time")
 
 
-def check_claims(experiment: Experiment) -> None:
+def check_claims(
+    experiment: Experiment, *, predicted: bool = True, flows: bool = True, rates: int | None = None
+) -> None:
     """Refuse, before any work, claims that this run could not measure.
+
+    **Arguments:** `predicted`: whether flows predict the times of the training; `flows`: whether any are integrated;
+    `rates`: the number of learning rates, by default that of the file.
 
     **Raises:** `UserError` naming the claim and the nearest right choice.
     """
@@ -174,8 +180,23 @@ def check_claims(experiment: Experiment) -> None:
             raise UserError(
                 f"claim {name!r} has an unknown measure {claim.measure!r}; {nearest(claim.measure, MEASURES)}"
             )
-        if claim.measure in _OF_ERROR_OVER_RATES and len(set(experiment.sgd.learning_rate)) < 2:
-            raise UserError(f"claim {name!r} ({claim.measure}) needs two different values in sgd.learning_rate")
+        if not predicted and claim.measure not in _WITHOUT_AGREEMENT:
+            raise UserError(
+                f"claim {name!r} ({claim.measure}) holds a flow against a training, but no flow predicts the times of "
+                "this one: it can be held against signatures only"
+            )
+        if not flows and (claim.flow is not None or claim.measure not in _OF_TRAINING_TOO):
+            raise UserError(f"claim {name!r} ({claim.measure}) is about a flow, but none starts where this run starts")
+        if rates is None:
+            rates = len(set(experiment.training.learning_rate))
+        if claim.measure in _OF_ERROR_OVER_RATES and rates < 2:
+            raise UserError(
+                f"claim {name!r} ({claim.measure}) needs two different values in {_training_key(experiment)}.learning_rate"
+            )
+
+
+def _training_key(experiment: Experiment) -> str:
+    return "sgd" if experiment.sections.training is None else "training"
 
 
 def evaluate_claims(claims: Mapping[str, ClaimSection], evidence: Evidence, *, parameter: str) -> tuple[Verdict, ...]:

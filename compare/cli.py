@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,6 +21,12 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a value, e.g. sgd.learning_rate=0.05; repeatable."),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", metavar="DIR", help="Snapshots of a run made elsewhere, compared in place of a training."
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run directory once the new one is whole.")
     ] = False,
@@ -29,30 +36,41 @@ def compare(
 
     Writes DIR with experiment.toml (as resolved), trajectories.nc, summary.json, equations.tex, figures and report.html,
     and prints errors and the verdict on every claim. Exit status 3 when a flow or a training fails numerically in a way
-    that the experiment does not list under flow.expected.
+    that the experiment does not list under flow.expected. A command that was killed goes on from its last snapshot when it
+    is given again.
     """
     from simulate.experiment import load_experiment
-    from simulate.rundir import check_run_directory, run_directory
+    from simulate.rundir import check_run_directory, run_directory, training_folder
 
     directory = Path(f"{experiment.stem}-run") if output is None else output
     check_run_directory(directory, force=force)
-    loaded = load_experiment(experiment, set or ())
+    # TOML and JSON write a string alike.
+    overrides = [*(set or ()), *([f"run.path={json.dumps(str(run.resolve()))}"] if run is not None else [])]
+    loaded = load_experiment(experiment, overrides)
 
     from compare.run import run_comparison, write_comparison
 
-    run = run_comparison(loaded, progress=not quiet and sys.stderr.isatty())
-    with run_directory(directory, force=force) as target:
-        write_comparison(target, run)
+    with training_folder(directory, loaded.to_toml()) as snapshots:
+        result = run_comparison(loaded, snapshots=snapshots, progress=not quiet and sys.stderr.isatty())
+        with run_directory(directory, force=force) as target:
+            write_comparison(target, result)
     if not quiet:
-        for name, comparison in run.comparisons.items():
+        for name, training in result.trainings.items():
+            if "resumed_from_step" in training.attributes:
+                typer.echo(f"{name} went on from step {training.attributes['resumed_from_step']}", err=True)
+            if not training.attributes["predicted_time_axis"]:
+                typer.echo(f"{name}: {training.attributes['time_axis']}")
+            for note in training.attributes.get("notes", ()):
+                typer.echo(f"{name}: {note}")
+        for name, comparison in result.comparisons.items():
             typer.echo(f"against {name}\n{comparison.table()}\n")
-        for verdict in run.claims:
+        for verdict in result.claims:
             typer.echo(
                 f"{verdict.verdict}: {verdict.claim}: {verdict.measured:.4g} {verdict.comparison} "
                 f"{verdict.threshold:g} ({verdict.scope})"
             )
         typer.echo(f"written to {directory}; open {directory / 'report.html'}")
-    failures = run.failures()
+    failures = result.failures()
     if failures:
         raise NumericalFailure(f"{'; '.join(failures)} What was computed is in {directory}.")
 
@@ -88,8 +106,6 @@ def certify(
 
     Exit status 3 when a check fails.
     """
-    import json
-
     from theory.cli import architecture_of
 
     architecture = architecture_of(arch, activation, option)

@@ -48,7 +48,7 @@ class ArchitectureModule(torch.nn.Module):
         if dtype not in DTYPES:
             raise UserError(f"unknown dtype {dtype!r}: {nearest(str(dtype), DTYPES)}")
         check_device(device)
-        check_frozen(architecture, frozen)
+        trained = architecture.trained(frozen)
         self.architecture = architecture
         _check_names(architecture, initial)
         for name in architecture.parameters:
@@ -58,7 +58,7 @@ class ArchitectureModule(torch.nn.Module):
                     f"parameter of {architecture.name!r} another name"
                 )
             values = torch.zeros(np.shape(initial[name]), dtype=DTYPES[dtype], device=device)
-            self.register_parameter(name, torch.nn.Parameter(values, requires_grad=name not in frozen))
+            self.register_parameter(name, torch.nn.Parameter(values, requires_grad=name in trained))
         self.load(initial)
 
     def load(self, initial: Mapping[str, np.ndarray]) -> None:
@@ -102,18 +102,6 @@ def check_device(device: str) -> None:
         raise UserError(f"unknown device {device!r}: {nearest(str(device), DEVICES)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device 'cuda' was asked for, but torch sees no CUDA device here: leave device at 'cpu'")
-
-
-def check_frozen(architecture: Architecture, frozen: Collection[str]) -> None:
-    """**Raises:** `UserError` when `frozen` names no parameter, or leaves none to train."""
-    for name in frozen:
-        if name not in architecture.parameters:
-            raise UserError(
-                f"there is no parameter {name!r} of {architecture.name} to freeze; "
-                f"{nearest(name, architecture.parameters)}"
-            )
-    if set(frozen) == set(architecture.parameters):
-        raise UserError(f"every parameter of {architecture.name} is frozen: there is nothing to train")
 
 
 def _check_names(architecture: Architecture, initial: Mapping[str, np.ndarray]) -> None:

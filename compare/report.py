@@ -174,6 +174,9 @@ def _numbers(summary: Mapping[str, Any]) -> str:
     parts = []
     for name, training in summary["trainings"].items():
         rows = training["table"]
+        if not rows:
+            parts.append(f"<p>{escape(name)}: {escape(training['time_axis'])}; held against signatures only.</p>")
+            continue
         headings = list(rows[0])
         cells = [[escape(row[heading]) for heading in headings] for row in rows]
         parts.append(_table(f"Predictions against the training {name}", headings, cells))
@@ -192,8 +195,8 @@ def _numbers(summary: Mapping[str, Any]) -> str:
     notes = {entry["note"] for entry in correlations.values()} - {""}
     parts += [f"<p>{escape(note)}</p>" for note in sorted(notes)]
     for name, entry in {**summary["flows"], **summary["trainings"]}.items():
-        if entry["message"]:
-            parts.append(f"<p>{escape(name)}: {escape(entry['message'])}</p>")
+        for remark in (entry["message"], *entry.get("notes", ())):
+            parts += [f"<p>{escape(name)}: {escape(remark)}</p>"] if remark else []
     for flow, convergence in summary["learning_rate_convergence"].items():
         rates, errors = convergence["learning_rates"], convergence["errors"]
         rows = [[_value(rate), _value(error)] for rate, error in zip(rates, errors, strict=True)]

@@ -26,6 +26,8 @@ from compare.comparison import (
     jsonable,
     learning_rate_convergence,
 )
+from compare.external import load_run
+from compare.optimisers import Optimiser
 from compare.report import ReportFigure, render
 from compare.similarity import (
     SignatureCorrelation,
@@ -54,7 +56,7 @@ class ComparisonRun:
 
     - `flows`: kind → trajectory; `trainings`: one for each learning rate, in the order of the file. The first is the main
       one: claims and figures are about it.
-    - `comparisons`: training name → its comparison with every flow.
+    - `comparisons`: training name → its comparison with every flow; empty where no flow predicts its times.
     - `convergences`: flow → its error at the learning rates (empty with a single one).
     - `correlations`: flow kind or training name → ρ_(0) along it.
     - `seconds`: wall time by stage.
@@ -84,66 +86,51 @@ class ComparisonRun:
         return [f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items()]
 
 
-def run_comparison(experiment: Experiment, *, progress: bool = False) -> ComparisonRun:
+def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, progress: bool = False) -> ComparisonRun:
     """Integrate, train and compare.
 
     All flows and trainings start from the same arrays and are saved on one schedule: the experiment's, moved to whole steps
-    of the largest learning rate.
+    of the largest learning rate. With a section `[run]` somebody else's run takes the place of the training: flows start at
+    its step 0 and are saved when it was. Where no flow predicts its times (no step 0, parameters missing, Adam), the
+    training is held against signatures only.
 
-    **Raises:** `UserError`, before any work, for an experiment without `[sgd]`, with claims that cannot be measured, or
-    with parameters left unsaved; `NumericalFailure` when "half-loss" or "one-nat" is not reached, or a flow fails at once.
+    **Arguments:** `snapshots`: a folder in which trainings keep what they have, to go on from there when they are killed.
+
+    **Raises:** `UserError`, before any work, for an experiment without training or run, with claims that cannot be
+    measured, or with parameters left unsaved; `NumericalFailure` when "half-loss" or "one-nat" is not reached, or a flow
+    fails at once.
     """
-    if experiment.sgd is None:
-        raise UserError("a comparison needs a section [sgd] with a learning_rate")
+    if experiment.training is None and experiment.run is None:
+        raise UserError("a comparison needs a section [sgd] or [training] with a learning_rate, or a section [run]")
     if experiment.save.parameters != "all":
         raise UserError("a comparison needs every parameter at every save time: leave save.parameters at 'all'")
-    check_claims(experiment)
-    architecture, dataset, sgd = experiment.architecture(), experiment.dataset(), experiment.sgd
-    if len(set(sgd.learning_rate)) < len(sgd.learning_rate):
-        raise UserError("sgd.learning_rate names one learning rate twice")
-    initial = experiment.initial_parameters()
-    check_training(architecture, dataset, initial, batch=sgd.batch, replacement=sgd.replacement, seeds=sgd.seeds)
-    embedding = embedding_parameter(architecture)
-    similarity = signature_similarity(dataset)
     seconds: dict[str, float] = {}
-
-    shared, per_rate = shared_schedules(experiment.schedule(), sgd.learning_rate)
-    started = time.perf_counter()
-    flows = simulate.run.run_flows(experiment, schedule=shared, progress=progress)
-    for kind, flow in flows.items():
-        if not len(flow.times):
-            raise NumericalFailure(f"the flow {kind} failed before its first save time: {flow.attributes['message']}")
-    seconds["flows"] = time.perf_counter() - started
-    trainings = {}
-    for rate, schedule in per_rate.items():
-        started = time.perf_counter()
-        name = training_name(rate)
-        trainings[name] = train(
-            architecture,
-            dataset,
-            initial,
-            learning_rate=rate,
-            save=schedule,
-            batch=sgd.batch,
-            replacement=sgd.replacement,
-            seeds=sgd.seeds,
-            dtype=sgd.dtype,
-            name=name,
-            progress=progress,
-        )
-        seconds[name] = time.perf_counter() - started
+    embedding = embedding_parameter(experiment.architecture())
+    similarity = signature_similarity(experiment.dataset())
+    if experiment.run is not None:
+        predicted, flows, trainings = _with_external_run(experiment, seconds, progress)
+    else:
+        predicted, flows, trainings = _with_own_training(experiment, snapshots, seconds, progress)
 
     started = time.perf_counter()
-    comparisons = {name: compare(run, *flows.values(), threshold=VALIDITY_THRESHOLD) for name, run in trainings.items()}
+    comparisons = {}
+    if predicted:
+        comparisons = {
+            name: compare(run, *flows.values(), threshold=VALIDITY_THRESHOLD) for name, run in trainings.items()
+        }
     main_name, main = next(iter(trainings.items()))
-    half_loss = _mean(half_loss_time(main.times, main["loss"].to_numpy()))
-    convergences = _convergences(flows, trainings, embedding, half_loss if math.isfinite(half_loss) else shared.until)
+    half_loss = _mean(_half_loss_time(main))
+    convergences = {}
+    if predicted:
+        end = float(main.times[-1])
+        convergences = _convergences(flows, trainings, embedding, half_loss if math.isfinite(half_loss) else end)
     correlations = {
         name: signature_correlation(run, similarity, embedding=embedding)
         for name, run in {**flows, **trainings}.items()
     }
+    agreements = comparisons[main_name].agreements if predicted else ()
     evidence = Evidence(
-        agreements={agreement.name: agreement for agreement in comparisons[main_name].agreements},
+        agreements={agreement.name: agreement for agreement in agreements},
         convergences=convergences,
         correlations={**{kind: correlations[kind] for kind in flows}, "training": correlations[main_name]},
         flows=flows,
@@ -165,6 +152,97 @@ def run_comparison(experiment: Experiment, *, progress: bool = False) -> Compari
     )
 
 
+def _with_own_training(
+    experiment: Experiment, snapshots: Path | None, seconds: dict[str, float], progress: bool
+) -> tuple[bool, dict[str, Trajectory], dict[str, Trajectory]]:
+    """Whether flows predict the times of the trainings, the flows, and the trainings."""
+    section = experiment.training
+    options = {key: getattr(section, key) for key in ("betas", "epsilon") if getattr(section, key) is not None}
+    optimiser = Optimiser(section.optimizer, section.momentum, section.weight_decay, **options)
+    check_claims(experiment, predicted=optimiser.predicts_time)
+    architecture, dataset = experiment.architecture(), experiment.dataset()
+    if len(set(section.learning_rate)) < len(section.learning_rate):
+        raise UserError("the training's learning_rate names one learning rate twice")
+    initial = experiment.initial_parameters()
+    check_training(
+        architecture,
+        dataset,
+        initial,
+        batch=section.batch,
+        replacement=section.replacement,
+        seeds=section.seeds,
+        frozen=section.frozen,
+        device=section.device,
+    )
+    shared, per_rate = shared_schedules(experiment.schedule(), section.learning_rate, momentum=section.momentum)
+    flows = _flows(experiment, seconds, schedule=shared, progress=progress)
+    trainings = {}
+    for rate, schedule in per_rate.items():
+        started = time.perf_counter()
+        name = training_name(rate, optimiser.name)
+        trainings[name] = train(
+            architecture,
+            dataset,
+            initial,
+            learning_rate=rate,
+            save=schedule,
+            optimizer=optimiser,
+            batch=section.batch,
+            replacement=section.replacement,
+            frozen=section.frozen,
+            seeds=section.seeds,
+            together=section.seeds_together,
+            dtype=section.dtype,
+            device=section.device,
+            snapshots=None if snapshots is None else snapshots / name,
+            name=name,
+            progress=progress,
+        )
+        seconds[name] = time.perf_counter() - started
+    return optimiser.predicts_time, flows, trainings
+
+
+def _with_external_run(
+    experiment: Experiment, seconds: dict[str, float], progress: bool
+) -> tuple[bool, dict[str, Trajectory], dict[str, Trajectory]]:
+    """The same of somebody else's run; flows are integrated from its step 0, where it has one."""
+    section = experiment.run
+    started = time.perf_counter()
+    run = load_run(
+        experiment.run_source(),
+        experiment.architecture(),
+        experiment.dataset(),
+        learning_rate=experiment.run_learning_rate(),
+        momentum=section.momentum,
+        optimizer=section.optimizer,
+        steps=section.steps,
+        tensors=section.tensors,
+        sizes=experiment.sections.sizes,
+    )
+    seconds[run.name] = time.perf_counter() - started
+    predicted = run.attributes["initial_state"] and run.attributes["predicted_time_axis"] and len(run.times) > 1
+    check_claims(experiment, predicted=predicted, flows=predicted, rates=1)
+    if not predicted:
+        return False, {}, {run.name: run}
+    flows = _flows(experiment, seconds, schedule=Schedule(run.times), initial=run.parameters(0), progress=progress)
+    return True, flows, {run.name: run}
+
+
+def _flows(experiment: Experiment, seconds: dict[str, float], **options: Any) -> dict[str, Trajectory]:
+    started = time.perf_counter()
+    flows = simulate.run.run_flows(experiment, **options)
+    for kind, flow in flows.items():
+        if not len(flow.times):
+            raise NumericalFailure(f"the flow {kind} failed before its first save time: {flow.attributes['message']}")
+    seconds["flows"] = time.perf_counter() - started
+    return flows
+
+
+def _half_loss_time(run: Trajectory) -> Any:
+    """When the loss has halved; nan for a run without loss."""
+    return half_loss_time(run.times, run["loss"].to_numpy()) if "loss" in run.series_names else math.nan
+
+
 def _convergences(
     flows: Mapping[str, Trajectory], trainings: Mapping[str, Trajectory], parameter: str, until: float
 ) -> dict[str, Convergence]:
@@ -179,19 +257,21 @@ def _convergences(
     }
 
 
-def training_name(learning_rate: float) -> str:
+def training_name(learning_rate: float, optimizer: str = "sgd") -> str:
     """What a training is called in results: "sgd-0.1"."""
-    return f"sgd-{learning_rate:g}"
+    return f"{optimizer}-{learning_rate:g}"
 
 
-def shared_schedules(schedule: Schedule, learning_rates: tuple[float, ...]) -> tuple[Schedule, dict[float, Schedule]]:
+def shared_schedules(
+    schedule: Schedule, learning_rates: tuple[float, ...], *, momentum: float = 0.0
+) -> tuple[Schedule, dict[float, Schedule]]:
     """Save times for the flows, and for each training the times on whole steps that the flows contain.
 
     The times are moved to whole steps of the largest learning rate; a training whose learning rate divides it is saved at
     exactly those times, another one at its own nearest steps, which are then added to the flows' times.
     """
-    coarse = schedule.snapped(max(learning_rates))
-    per_rate = {rate: coarse.snapped(rate) for rate in learning_rates}
+    coarse = schedule.snapped(max(learning_rates), momentum=momentum)
+    per_rate = {rate: coarse.snapped(rate, momentum=momentum) for rate in learning_rates}
     times = np.unique(np.concatenate([own.times for own in per_rate.values()]))
     # Products like 3·0.2 and 6·0.1 differ by rounding and are one time.
     apart = np.concatenate([[True], np.diff(times) > 1e-9 * times[-1]])
@@ -254,7 +334,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
     content |= {
         "kind": "comparison",
         "title": experiment.title or f"{architecture.name} on {dataset.name}",
-        "question": f"How far do flows of {architecture.name} ({', '.join(run.flows)}) predict its SGD training on {task}?",
+        "question": _question(run, task),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "set_up": {
             "architecture": sections["architecture"],
@@ -264,7 +344,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
             },
             "data": sections["data"] | {"samples": dataset.n_samples, "exact": dataset.exact},
             "initial": sections["initial"],
-            "training": sections["sgd"],
+            "training": sections.get("run") or sections.get("training") or sections.get("sgd"),
         },
         "claims": [verdict.to_dict() for verdict in run.claims],
         "embedding": run.embedding,
@@ -276,11 +356,15 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
                 "last_good_time": training.attributes["last_good_time"],
                 "steps": training.attributes["steps"],
                 "seconds_run": training.attributes["seconds_run"],
-                "half_loss_time": jsonable(half_loss_time(training.times, training["loss"].to_numpy())),
+                "optimizer": training.attributes["optimizer"],
+                "predicted_time_axis": training.attributes["predicted_time_axis"],
+                "time_axis": training.attributes["time_axis"],
+                "notes": list(training.attributes.get("notes", ())),
+                "half_loss_time": jsonable(_half_loss_time(training)),
                 "times": jsonable(training.times),
-                "loss": jsonable(training["loss"].to_numpy()),
-                "table": run.comparisons[name].rows(),
-                "comparison": run.comparisons[name].to_dict()["predictions"],
+                "loss": jsonable(training["loss"].to_numpy()) if "loss" in training.series_names else None,
+                "table": run.comparisons[name].rows() if name in run.comparisons else [],
+                "comparison": run.comparisons[name].to_dict()["predictions"] if name in run.comparisons else {},
             }
             for name, training in run.trainings.items()
         },
@@ -292,6 +376,14 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
         content["flows"][kind]["half_loss_time"] = jsonable(half_loss_time(flow.times, flow["loss"].to_numpy()))
     content["versions"] |= {name: version(name) for name in ("torch", "matplotlib", "latex2mathml")}
     return content
+
+
+def _question(run: ComparisonRun, task: str) -> str:
+    name = run.experiment.architecture().name
+    if not run.comparisons:
+        return f"Do the embeddings of {name}, trained on {task}, follow the signatures of the data?"
+    whose = "somebody else's training" if run.experiment.run is not None else "its SGD training"
+    return f"How far do flows of {name} ({', '.join(run.flows)}) predict {whose} on {task}?"
 
 
 def equation_lines(experiment: Experiment) -> list[dict[str, Any]]:
@@ -319,33 +411,42 @@ def equations_document(experiment: Experiment) -> str:
 
 def draw(run: ComparisonRun) -> dict[str, tuple[figures.Figure, str]]:
     """The figures of a run, by file name, each with the sentence that says how to read it."""
-    main, flows = run.main, list(run.flows.values())
-    comparison = run.comparisons[main.name]
+    main = run.main
+    comparison = run.comparisons.get(main.name)
+    # A flow that does not predict the times of the training has no place on its axis.
+    flows = list(run.flows.values()) if comparison is not None else []
     drawn: dict[str, tuple[figures.Figure, str]] = {}
 
-    figure, (ax,) = figures.canvas()
-    figures.loss(ax, main, flows)
-    drawn["loss"] = (
-        figure,
-        (
-            f"Loss of {main.name} (wide grey line) and of each flow from the same initial arrays. A dashed line that stays on "
-            "the grey one predicts the training."
-        ),
-    )
-    figure, (ax,) = figures.canvas()
-    figures.relative_error(ax, comparison, run.embedding)
-    drawn["relative-error"] = (
-        figure,
-        (
-            f"Relative error of the embeddings {run.embedding} of each flow against {main.name}, with the worst value up to "
-            "the time at which the trained loss has halved."
-        ),
-    )
+    if "loss" in main.series_names:
+        figure, (ax,) = figures.canvas()
+        figures.loss(ax, main, flows)
+        drawn["loss"] = (
+            figure,
+            (
+                f"Loss of {main.name} (wide grey line) and of each flow from the same initial arrays. A dashed line that "
+                "stays on the grey one predicts the training."
+            )
+            if flows
+            else f"Loss of {main.name}.",
+        )
+    if comparison is not None:
+        figure, (ax,) = figures.canvas()
+        figures.relative_error(ax, comparison, run.embedding)
+        drawn["relative-error"] = (
+            figure,
+            (
+                f"Relative error of the embeddings {run.embedding} of each flow against {main.name}, with the worst value "
+                "up to the time at which the trained loss has halved."
+            ),
+        )
     figure, (ax,) = figures.canvas()
     figures.norms(ax, main, flows, run.embedding)
-    drawn["embedding-norms"] = figure, "Mean norm of the token embeddings, trained and predicted."
+    drawn["embedding-norms"] = (
+        figure,
+        "Mean norm of the token embeddings, trained" + (" and predicted." if flows else "."),
+    )
 
-    correlations = [run.correlations[kind] for kind in run.flows]
+    correlations = [run.correlations[flow.name] for flow in flows]
     figure, (ax,) = figures.canvas()
     figures.correlation(ax, run.correlations[main.name], correlations)
     drawn["signature-correlation"] = (
@@ -355,22 +456,16 @@ def draw(run: ComparisonRun) -> dict[str, tuple[figures.Figure, str]]:
         ),
     )
     moment = run.correlations[main.name].peak[1]
-    figure, axes = figures.canvas(3, width=3.4, height=3.6)
-    closest = flows[0]
-    figures.similarity_matrices(
-        axes,
-        [
-            ("order-0 signature", run.similarity.matrix),
-            _similarity_at(run, closest, moment, f"{closest.name} flow"),
-            _similarity_at(run, main, moment, main.name),
-        ],
-        run.similarity.token_names,
-    )
+    matrices = [("order-0 signature", run.similarity.matrix)]
+    matrices += [_similarity_at(run, flow, moment, f"{flow.name} flow") for flow in flows[:1]]
+    matrices += [_similarity_at(run, main, moment, main.name)]
+    figure, axes = figures.canvas(len(matrices), width=3.4, height=3.6)
+    figures.similarity_matrices(axes, matrices, run.similarity.token_names)
     drawn["similarity"] = (
         figure,
         (
-            f"Cosine similarity of signatures, of predicted and of trained embeddings, at the time of the training's peak, "
-            f"t = {moment:.4g}, or the last time before it."
+            f"Cosine similarity of signatures{', of predicted' if flows else ''} and of trained embeddings, at the time of "
+            f"the training's peak, t = {moment:.4g}, or the last time before it."
         ),
     )
     for kind, convergence in run.convergences.items():

@@ -135,20 +135,52 @@ class SaveSection(_Section):
         return self
 
 
-class SgdSection(_Section):
-    """`[sgd]`: the training that the flow predicts; t = learning rate × step."""
+class TrainingSection(_Section):
+    """`[training]`, or `[sgd]`: the training that the flow predicts; t = learning rate × step / (1 − momentum).
+
+    `optimizer`: "sgd", or "adam" and "adamw", which have no predicted time axis. `frozen`: parameters that are not
+    trained, nor moved by any flow. `seeds_together`: all seeds in one vectorised step; "faster" tries both ways.
+    """
 
     learning_rate: Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)]
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    betas: Annotated[tuple[float, float], Field(strict=False)] | None = None
+    epsilon: Positive | None = None
     batch: Count | Literal["full"] = "full"
     replacement: bool = True
+    frozen: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (0,)
+    seeds_together: bool | Literal["faster"] = False
     dtype: Literal["float64", "float32"] = "float64"
+    device: Literal["cpu", "cuda"] = "cpu"
 
     @model_validator(mode="after")
-    def _distinct(self) -> SgdSection:
+    def _consistent(self) -> TrainingSection:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds names one seed twice")
+        if self.optimizer == "sgd" and (self.betas is not None or self.epsilon is not None):
+            raise ValueError("sgd has no betas and no epsilon: they belong to adam and adamw")
+        if self.optimizer != "sgd" and self.momentum:
+            raise ValueError(f"momentum belongs to sgd: {self.optimizer} has betas")
         return self
+
+
+class RunSection(_Section):
+    """`[run]`: a training run made elsewhere, compared in place of our own training (see `compare.load_run`).
+
+    `path`: a folder of snapshots, or a list of them. `learning_rate`: a number, one for each step, a CSV file with the
+    columns step and learning_rate, or file.py:function of the step; by default that of `[training]`. `tensors`:
+    parameter → name of its tensor in the snapshots. Paths are relative to the experiment file.
+    """
+
+    path: str | Annotated[tuple[str, ...], Field(strict=False)]
+    learning_rate: Positive | Annotated[tuple[float, ...], Field(strict=False)] | str | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    optimizer: Literal["sgd", "adam", "adamw", "other"] = "sgd"
+    steps: Annotated[tuple[int, ...], Field(strict=False)] | None = None
+    tensors: dict[str, str] = {}
 
 
 class ClaimSection(_Section):
@@ -173,15 +205,25 @@ class ExperimentFile(_Section):
     initial: InitialSection
     flow: FlowSection
     save: SaveSection = SaveSection()
-    sgd: SgdSection | None = None
+    training: TrainingSection | None = None
+    sgd: TrainingSection | None = None
+    run: RunSection | None = None
     claims: dict[str, ClaimSection] = {}
+
+    @model_validator(mode="after")
+    def _one_training(self) -> ExperimentFile:
+        if self.training is not None and self.sgd is not None:
+            raise ValueError("[training] and [sgd] are two names of one section: keep one of them")
+        if self.sgd is not None and self.sgd.optimizer != "sgd":
+            raise ValueError(f"[sgd] cannot have the optimizer {self.sgd.optimizer!r}: call the section [training]")
+        return self
 
 
 class Experiment:
     """A loaded and checked experiment. Make one with `load_experiment`.
 
-    The sections are attributes named as in the file: `experiment.flow.until`, `experiment.sgd` (None
-    when the file has no `[sgd]`), `experiment.claims`, …
+    The sections are attributes named as in the file: `experiment.flow.until`, `experiment.training` (that of `[training]`
+    or `[sgd]`; None when the file has neither), `experiment.claims`, …
     """
 
     def __init__(self, sections: ExperimentFile, *, folder: Path | None = None, name: str = "experiment"):
@@ -198,7 +240,9 @@ class Experiment:
     data = property(lambda self: self.sections.data)
     flow = property(lambda self: self.sections.flow)
     save = property(lambda self: self.sections.save)
-    sgd = property(lambda self: self.sections.sgd)
+    training = property(lambda self: self.sections.training or self.sections.sgd)
+    run = property(lambda self: self.sections.run)
+    frozen = property(lambda self: self.training.frozen if self.training else ())
     claims = property(lambda self: self.sections.claims)
 
     @cached_property
@@ -252,9 +296,11 @@ class Experiment:
         """
         if kind not in self._fields:
             from simulate import costs, fields
+            from simulate.frozen import with_frozen
 
             ways = fields.evaluations(self._derived(kind), self.dataset(), self.sections.flow.evaluation)
-            self._fields[kind], self.costs[kind] = costs.cheapest(ways, self.dataset(), self.initial_parameters())
+            field, self.costs[kind] = costs.cheapest(ways, self.dataset(), self.initial_parameters())
+            self._fields[kind] = with_frozen(field, self.frozen)
         return self._fields[kind]
 
     def _derived(self, kind: str) -> VectorField:
@@ -318,7 +364,34 @@ class Experiment:
         plain["data"]["task"] = self._absolute(plain["data"]["task"])
         if isinstance(plain["data"].get("path"), str):
             plain["data"]["path"] = self._absolute(plain["data"]["path"])
+        if self.run is not None:
+            source, rate = self.run_source(), self.run.learning_rate
+            plain["run"]["path"] = [*map(str, source)] if isinstance(source, list) else str(source)
+            if isinstance(rate, str):
+                plain["run"]["learning_rate"] = self._absolute(rate)
         return _toml(plain)
+
+    def run_source(self) -> Path | list[Path]:
+        """Where the snapshots of `[run]` lie: a folder, or a list; absolute."""
+        folder = (self.folder or Path()).resolve()
+        path = self.sections.run.path if self.sections.run else ""
+        return folder / path if isinstance(path, str) else [folder / each for each in path]
+
+    def run_learning_rate(self) -> Any:
+        """What `compare.load_run` takes as the learning rate of `[run]`.
+
+        **Raises:** `UserError` when neither `[run]` nor `[training]` gives one.
+        """
+        rate = self.sections.run.learning_rate if self.sections.run else None
+        if isinstance(rate, str):
+            return self._in_folder(rate)
+        if rate is None and self.training is not None:
+            if len(self.training.learning_rate) > 1:
+                raise UserError("[run] needs a learning_rate: that of the training lists several")
+            return self.training.learning_rate[0]
+        if rate is None:
+            raise UserError("[run] needs a learning_rate: a number, one for each step, a .csv file or file.py:function")
+        return rate
 
     def _absolute(self, reference: str) -> str:
         resolved = self._in_folder(reference)
@@ -369,6 +442,10 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         (("data",), experiment.dataset),
         (("sizes",), lambda: experiment.architecture().shapes(experiment.sizes())),
         (("save",), lambda: _check_save(experiment)),
+        (
+            ("training",) if experiment.sections.training else ("sgd",),
+            lambda: experiment.architecture().trained(experiment.frozen),
+        ),
         (("flow",), lambda: [experiment._derived(kind) for kind in experiment.flow.kinds]),
         (("claims",), lambda: _check_claims(experiment)),
     ):
@@ -471,6 +548,8 @@ def _fail(error: ValidationError, where: _Places) -> NoReturn:
     problem = min(problems, key=lambda item: item["type"] != "extra_forbidden")
     # Positions inside unions and lists carry pydantic's own tags; keep keys of the file only.
     location = [str(part) for part in problem["loc"]]
+    if not location:
+        raise UserError(f"{where.path}: {problem['msg'].removeprefix('Value error, ')}.")
     keys = tuple(location)
     while len(keys) > 1 and keys not in where.places:
         keys = keys[:-1]
@@ -507,7 +586,9 @@ def _known_keys(location: Sequence[str]) -> list[str]:
         "initial": InitialSection,
         "flow": FlowSection,
         "save": SaveSection,
-        "sgd": SgdSection,
+        "training": TrainingSection,
+        "sgd": TrainingSection,
+        "run": RunSection,
         "claims": ClaimSection,
     }
     model = models[location[0]] if location else ExperimentFile

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from simulate.experiment import Experiment
     from simulate.schedule import Schedule
     from simulate.trajectory import Trajectory
@@ -19,11 +21,16 @@ _VERSIONED = ("context-staircase", "numpy", "scipy", "sympy", "jax", "diffrax", 
 
 
 def run_flows(
-    experiment: Experiment, *, schedule: Schedule | None = None, progress: bool = False
+    experiment: Experiment,
+    *,
+    schedule: Schedule | None = None,
+    initial: Mapping[str, np.ndarray] | None = None,
+    progress: bool = False,
 ) -> dict[str, Trajectory]:
     """Integrate every flow of the experiment, each from the same initial arrays.
 
-    **Arguments:** `schedule`: save times up to the end in place of the experiment's own, such as a training can share.
+    **Arguments:** `schedule`: save times up to the end in place of the experiment's own, such as a training can share;
+    `initial`: arrays to start from in place of the experiment's own.
 
     **Returns:** flow kind → trajectory, in the order of the file. A flow that fails numerically is among them, with its
     status. **Raises:** `NumericalFailure` when "half-loss" or "one-nat" is not reached.
@@ -36,7 +43,7 @@ def run_flows(
         until, schedule = experiment.until(), experiment.schedule()
     else:
         until = schedule.until
-    initial = experiment.initial_parameters()
+    initial = experiment.initial_parameters() if initial is None else initial
     axes = {name: spec.axes for name, spec in experiment.architecture().parameters.items()}
     return {
         kind: integrate(
@@ -93,14 +100,14 @@ def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
 
 def summary(experiment: Experiment, trajectories: Mapping[str, Trajectory]) -> dict[str, Any]:
     """What `summary.json` holds: seeds, versions, sizes, and the numbers of each flow."""
-    sgd = experiment.sgd
+    training = experiment.training
     return {
         "title": experiment.title,
         "experiment": experiment.name,
         "architecture": experiment.architecture().name,
         "dataset": experiment.dataset().name,
         "sizes": experiment.sizes(),
-        "seeds": {"initial": experiment.initial.seed, "sgd": list(sgd.seeds) if sgd else []},
+        "seeds": {"initial": experiment.initial.seed, "sgd": list(training.seeds) if training else []},
         "time_unit": "learning rate × steps",
         "flows": {name: flow_summary(trajectory) for name, trajectory in trajectories.items()},
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -51,6 +52,38 @@ def run_directory(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def training_folder(path: str | Path, content: str) -> Iterator[Path]:
+    """A hidden folder beside `path` for what a training of `content` (an experiment) has done so far.
+
+    It is removed when the block ends without error, and stays when the process is killed or the block fails, so that the
+    same command goes on from there.
+
+    **Raises:** `UserError` when it cannot be made.
+    """
+    path = Path(path).absolute()
+    outer = path.with_name(f".{path.name}.training")
+    inner = outer / hashlib.sha256(content.encode()).hexdigest()[:12]
+    try:
+        inner.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {str(inner)!r} cannot be made for snapshots: {error.strerror}") from error
+    try:
+        yield inner
+    except BaseException:
+        _remove_empty(inner, outer)
+        raise
+    shutil.rmtree(outer, ignore_errors=True)
+
+
+def _remove_empty(*folders: Path) -> None:
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def _replace(new: Path, path: Path) -> None:

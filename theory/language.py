@@ -581,6 +581,22 @@ class Architecture:
             **{a: int(sizes[r]) for a, r in self._roots.items()},
         }
 
+    def trained(self, frozen: Iterable[str] = ()) -> tuple[str, ...]:
+        """The parameters that move when those of `frozen` keep their initial arrays.
+
+        **Raises:** `UserError` when `frozen` names no parameter, or leaves none to train.
+        """
+        frozen = tuple(frozen)
+        for name in frozen:
+            if name not in self.parameters:
+                raise UserError(
+                    f"there is no parameter {name!r} of {self.name} to keep frozen; {nearest(name, self.parameters)}"
+                )
+        left = tuple(name for name in self.parameters if name not in frozen)
+        if not left:
+            raise UserError(f"every parameter of {self.name} is frozen: there is nothing to train")
+        return left
+
     def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter, given the size of each axis."""
         full = self.all_sizes(sizes)

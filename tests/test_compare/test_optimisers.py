@@ -104,7 +104,7 @@ def test_frozen_parameters_stay_bit_for_bit(small, optimizer):
     ("change", "message"),
     [
         ({"optimizer": "adm"}, "did you mean 'adam'"),
-        ({"frozen": ["F"]}, "no parameter 'F' of feed_forward to freeze"),
+        ({"frozen": ["F"]}, "no parameter 'F' of feed_forward to keep frozen"),
         ({"frozen": ["E", "U"]}, "nothing to train"),
         ({"device": "cuda"}, "device 'cuda' was asked for"),
         ({"device": "gpu"}, "unknown device 'gpu'"),

@@ -58,7 +58,7 @@ def test_values_and_defaults(tmp_path):
     assert shapes == {"E": (4, 6), "U": (7, 6)}
     assert experiment.schedule().times.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert experiment.flow.rtol == 1e-8 and experiment.flow.solver == "tsit5"
-    assert experiment.sgd.learning_rate == (0.1,) and experiment.sgd.batch == "full"
+    assert experiment.training.learning_rate == (0.1,) and experiment.training.batch == "full"
     assert experiment.claims["close"].threshold == 0.01
     assert experiment.field("cut-logits").name == "cut-logits"
     assert experiment.field("cut-logits") is experiment.field("cut-logits")
@@ -99,7 +99,7 @@ def test_overrides_are_typed_by_toml(tmp_path):
         "save.spacing='log'",
         "flow.expected=blow-up",
     )
-    assert experiment.sgd.learning_rate == (0.05, 0.1) and experiment.sgd.seeds == (1, 2)
+    assert experiment.training.learning_rate == (0.05, 0.1) and experiment.training.seeds == (1, 2)
     assert experiment.flow.solver == "dopri5" and experiment.flow.expected == ("blow-up",)
     assert experiment.sizes()["embed"] == 3 and experiment.save.spacing == "log"
 
