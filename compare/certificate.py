@@ -442,7 +442,7 @@ def _sizes(architecture: Architecture, sizes: Mapping[str, int] | None) -> dict[
     chosen = {"token": 5, "label": 6, "position": 3}
     others = [a for a in architecture.axes if a not in chosen]
     chosen |= {axis: size for axis, size in zip(others, (4, 7, 2, 8, 9, 10, 11, 12), strict=False)}
-    chosen |= dict(sizes or {})
+    chosen |= architecture.fixed_sizes | dict(sizes or {})
     if architecture.root("label") != "label":
         chosen["label"] = chosen[architecture.root("label")]
     known = {*architecture.axes, "token", "label", "position"}

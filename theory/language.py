@@ -23,7 +23,7 @@ from theory.errors import UserError, nearest
 
 __all__ = [
     "Architecture", "Expression", "ParameterSpec", "add_axis_sizes", "branch", "causal", "constant", "dot",
-    "elementwise", "embed", "last", "layer_norm", "mean", "module", "parameter", "relative", "rename", "rms_norm",
+    "elementwise", "embed", "fixed", "last", "layer_norm", "mean", "module", "parameter", "relative", "rename", "rms_norm",
     "rotary", "select", "shift", "size", "softmax", "sqrt", "total", "window",
 ]  # fmt: skip
 
@@ -100,11 +100,13 @@ class Parameter(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Expression):
-    """A fixed array, built from the axis sizes; `normalised` is the axis over which it sums to 1, if any."""
+    """A fixed array, built from the axis sizes; `normalised` is the axis over which it sums to 1, if any; `shape` is its
+    own where it fixes the sizes of its axes."""
 
     name: str
     build: Callable[[Mapping[str, int]], np.ndarray]
     normalised: str | None = None
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,6 +326,21 @@ def constant(
     return Constant(tuple(axes), _line(), name, build, normalised)
 
 
+def fixed(name: str, axes: tuple[str, ...], array: np.ndarray) -> Constant:
+    """A fixed array of given numbers, whose shape fixes the sizes of its axes.
+
+    A trainable scalar times a fixed table is an embedding of fixed signatures, w_α = λ R φ_α v:
+    `embed(fixed("signatures", ("token", "embed"), table), tokens) * p.scale` with a parameter `"scale": ()`.
+    """
+    values = np.array(array, dtype=np.float64)
+    axes = tuple(axes)
+    if values.ndim != len(axes):
+        _fail(f"fixed: '{name}' has the axes ({', '.join(axes)}), but its array has shape {values.shape}")
+    if not np.isfinite(values).all():
+        _fail(f"fixed: '{name}' holds numbers that are not finite")
+    return Constant(axes, _line(), name, lambda sizes: values.copy(), None, values.shape)
+
+
 def constant_number(value: ScalarLike, weight: Degree = 0) -> Expression:
     """A bare number as an expression; `weight` says what power of the initial scale it is counted as."""
     try:
@@ -539,6 +556,7 @@ class Architecture:
         if unused:
             raise UserError(f"parameter '{sorted(unused)[0]}' of {self.name} is never used in its logits")
         self.nonlinearities: dict[str, Elementwise | Softmax] = _named_nonlinearities(self.nodes)
+        self.fixed_sizes: dict[str, int] = _fixed_sizes(self)
         _check_sizes(self)
         _check_constants(self)
         _check_masks(self)
@@ -557,7 +575,7 @@ class Architecture:
         return tuple(sorted({self.root(a) for node in self.nodes for a in node.axes}))
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """`sizes` with every alias filled in.
+        """`sizes` with every alias, and what fixed arrays say, filled in.
 
         **Raises:** `UserError` for a size that is missing, not a positive whole number, or of an unknown axis.
         """
@@ -567,6 +585,12 @@ class Architecture:
                 raise UserError(f"{self.name} has no axis '{axis}': {nearest(axis, known)}")
             if isinstance(found, bool) or int(found) != found or found < 1:
                 raise UserError(f"the size of axis '{axis}' must be a positive whole number, found {found}")
+        for axis, found in self.fixed_sizes.items():
+            if sizes.get(axis, found) != found:
+                raise UserError(
+                    f"axis '{axis}' of {self.name} has size {found} in a fixed array, but {sizes[axis]} elsewhere"
+                )
+        sizes = {**self.fixed_sizes, **sizes}
         missing = [a for a in self.axes if a not in sizes]
         if missing:
             raise UserError(f"{self.name} needs the size of axis '{missing[0]}' (its axes: {', '.join(self.axes)})")
@@ -688,6 +712,20 @@ def _named_nonlinearities(nodes: Iterable[Expression]) -> dict[str, Elementwise 
     return result
 
 
+def _fixed_sizes(architecture: Architecture) -> dict[str, int]:
+    """Root axis → size, as fixed arrays say."""
+    found: dict[str, int] = {}
+    for node in architecture.nodes:
+        if isinstance(node, Constant) and node.shape is not None:
+            for axis, size_ in zip(node.axes, node.shape, strict=True):
+                if found.setdefault(architecture.root(axis), size_) != size_:
+                    raise UserError(
+                        f"{node.line}: axis '{axis}' has size {size_} in '{node.name}', but "
+                        f"{found[architecture.root(axis)]} in another fixed array"
+                    )
+    return found
+
+
 def _check_sizes(architecture: Architecture) -> None:
     known = {*architecture.axes, *architecture._roots}
     for node in architecture.nodes:
@@ -719,9 +757,9 @@ def _check_masks(architecture: Architecture) -> None:
     for node in architecture.nodes:
         if isinstance(node, Softmax) and node.mask is not None:
             # A mask is a rule for every size; trying a few finds rows that forbid everything.
-            for n in (1, 2, 3, 5):
+            for n in (1, 2, 3, 5) if node.mask.shape is None else (1,):
                 mask = node.mask.build({a: n for a in node.mask.axes})
-                if mask.shape != (n,) * len(node.mask.axes):
+                if node.mask.shape is None and mask.shape != (n,) * len(node.mask.axes):
                     raise UserError(
                         f"{node.mask.line}: constant '{node.mask.name}' has axes ({', '.join(node.mask.axes)}) but "
                         f"built an array of shape {mask.shape}"
