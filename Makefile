@@ -21,6 +21,7 @@ bench: .venv/ready
 	$(BIN)/python tests/benchmarks/derivation.py
 	$(BIN)/python tests/benchmarks/training.py
 	$(BIN)/python tests/benchmarks/evaluation.py
+	$(BIN)/python tests/benchmarks/finite_rate.py
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

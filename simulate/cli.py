@@ -37,11 +37,13 @@ def simulate(
     check_run_directory(directory, force=force)
     loaded = load_experiment(experiment, set or ())
 
-    from simulate.run import cost_report, flow_table, run_flows, write_run
+    from simulate.run import cost_report, flow_table, run_flows, run_noise, write_run
 
     if not quiet:
         typer.echo(f"one right-hand side\n{cost_report(loaded)}\n")
     trajectories = run_flows(loaded, progress=not quiet and sys.stderr.isatty())
+    if loaded.noise is not None:
+        trajectories["noise"] = run_noise(loaded)
     with run_directory(directory, force=force) as target:
         write_run(target, loaded, trajectories)
     if not quiet:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from theory.data.dataset import Dataset
     from theory.language import Architecture
 
-FlowKind = Literal["exact", "cut-logits", "kept-prediction", "expanded"]
+FlowKind = Literal["exact", "cut-logits", "kept-prediction", "expanded", "modified", "heavy-ball"]
+# Of the exact flow at a finite learning rate, see simulate.modified.
+FINITE_RATE: tuple[str, ...] = ("modified", "heavy-ball")
 FAILURES: tuple[str, ...] = ("blow-up", "max-steps", "step-collapse", "non-finite", "solver-failed")
 
 
@@ -37,6 +39,7 @@ def _as_list(value: Any) -> Any:
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 
@@ -77,8 +80,11 @@ class FlowSection(_Section):
     """`[flow]`: which equations are integrated, how far and how accurately.
 
     `kinds`: "exact" (the full gradient), "cut-logits" (logits cut, their loss exact: a gradient flow),
-    "kept-prediction" (∂f cut, prediction of the untruncated logits), "expanded" (everything expanded).
-    `degree`: of the loss, for the three derived kinds. `until`: a time, "half-loss" or "one-nat" (the
+    "kept-prediction" (∂f cut, prediction of the untruncated logits), "expanded" (everything expanded), "modified" (the
+    exact flow corrected for the learning rate), "heavy-ball" (its second-order flow with momentum): see `simulate.modified`.
+    `degree`: of the loss, for the three derived kinds. `weight_decay`: λ of all parameters or of those named, in every
+    flow; `learning_rate` and `momentum`: of the last two kinds (the others do not depend on them in the time
+    t = η·step/(1 − μ)). All three are by default what the training has. `until`: a time, "half-loss" or "one-nat" (the
     time at which the exact flow's loss has halved, or fallen by 1, sought up to `max_time`).
     `evaluation`: of expanded flows, from the "samples", from "moments" of the data (a step's cost does not depend on how many
     samples there are), or "auto": what is estimated to be cheapest.
@@ -89,6 +95,9 @@ class FlowSection(_Section):
     degree: Count | None = None
     keep: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     evaluation: Literal["auto", "samples", "moments"] = "auto"
+    weight_decay: NonNegative | dict[str, NonNegative] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    learning_rate: Positive | None = None
     until: Positive | Literal["half-loss", "one-nat"]
     max_time: Positive | None = None
     rtol: Annotated[float, Field(gt=0, lt=1)] = 1e-8
@@ -101,11 +110,11 @@ class FlowSection(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> FlowSection:
-        derived = [kind for kind in self.kinds if kind != "exact"]
+        derived = [kind for kind in self.kinds if kind not in ("exact", *FINITE_RATE)]
         if derived and self.degree is None:
             raise ValueError(f"the flow {derived[0]!r} needs a degree (of the loss)")
-        if self.evaluation == "moments" and set(self.kinds) - {"exact", "expanded"}:
-            other = next(kind for kind in self.kinds if kind not in ("exact", "expanded"))
+        if self.evaluation == "moments" and set(self.kinds) - {"exact", "expanded", *FINITE_RATE}:
+            other = next(kind for kind in self.kinds if kind not in ("exact", "expanded", *FINITE_RATE))
             raise ValueError(f"the flow {other!r} keeps the prediction of each sample, which moments do not determine")
         if isinstance(self.until, str) and self.max_time is None:
             raise ValueError(f"until = {self.until!r} needs a max_time at which to give up")
@@ -183,6 +192,23 @@ class RunSection(_Section):
     tensors: dict[str, str] = {}
 
 
+class NoiseSection(_Section):
+    """`[noise]`: the band in which minibatch training is predicted to lie (`simulate.noise.predict_band`).
+
+    `flow`: whose drift; the noise is that of the exact gradients; `batch`: by default that of the training; `paths`, `seed`,
+    `stride`, `rank`: as in `predict_band`; `observables`: entries of parameters such as "E[0,1]" besides the loss and the
+    norms, which are always measured. The learning rate is that of flows at a finite learning rate.
+    """
+
+    flow: Literal["exact", "cut-logits", "kept-prediction", "expanded"] = "exact"
+    batch: Count | None = None
+    paths: Count = 200
+    seed: Seed = 0
+    observables: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+    stride: Count | None = None
+    rank: Annotated[int, Field(ge=2)] | None = None
+
+
 class ClaimSection(_Section):
     """`[claims.NAME]`: a measure and the threshold that it must meet, stated before the run."""
 
@@ -208,6 +234,7 @@ class ExperimentFile(_Section):
     training: TrainingSection | None = None
     sgd: TrainingSection | None = None
     run: RunSection | None = None
+    noise: NoiseSection | None = None
     claims: dict[str, ClaimSection] = {}
 
     @model_validator(mode="after")
@@ -243,6 +270,7 @@ class Experiment:
     training = property(lambda self: self.sections.training or self.sections.sgd)
     run = property(lambda self: self.sections.run)
     frozen = property(lambda self: self.training.frozen if self.training else ())
+    noise = property(lambda self: self.sections.noise)
     claims = property(lambda self: self.sections.claims)
 
     @cached_property
@@ -297,10 +325,16 @@ class Experiment:
         if kind not in self._fields:
             from simulate import costs, fields
             from simulate.frozen import with_frozen
+            from simulate.modified import heavy_ball, modified, with_weight_decay
 
             ways = fields.evaluations(self._derived(kind), self.dataset(), self.sections.flow.evaluation)
             field, self.costs[kind] = costs.cheapest(ways, self.dataset(), self.initial_parameters())
-            self._fields[kind] = with_frozen(field, self.frozen)
+            field = with_weight_decay(with_frozen(field, self.frozen), self.weight_decay())
+            if kind == "modified":
+                field = modified(field, self.learning_rate(), momentum=self.momentum())
+            elif kind == "heavy-ball":
+                field = heavy_ball(field, self.learning_rate(), self.momentum())
+            self._fields[kind] = field
         return self._fields[kind]
 
     def _derived(self, kind: str) -> VectorField:
@@ -308,8 +342,66 @@ class Experiment:
             from simulate import fields
 
             flow = self.sections.flow
-            self._made[kind] = fields.field(self.architecture(), kind, flow.degree, flow.keep)
+            base = "exact" if kind in FINITE_RATE else kind
+            self._made[kind] = fields.field(self.architecture(), base, flow.degree, flow.keep)
         return self._made[kind]
+
+    def learning_rate(self) -> float:
+        """That of flows at a finite learning rate: `flow.learning_rate`, or the first of the training.
+
+        **Raises:** `UserError` when there is neither.
+        """
+        flow, training = self.sections.flow, self.training
+        if flow.learning_rate is not None:
+            return flow.learning_rate
+        if training is None:
+            kind = next((kind for kind in flow.kinds if kind in FINITE_RATE), None)
+            what = "the noise" if kind is None else f"the flow {kind!r}"
+            raise UserError(f"{what} needs a learning rate: give flow.learning_rate or a section [training]")
+        return training.learning_rate[0]
+
+    def momentum(self) -> float:
+        """That of flows at a finite learning rate: `flow.momentum`, or that of the training."""
+        flow, training = self.sections.flow, self.training
+        if flow.momentum is not None:
+            return flow.momentum
+        return training.momentum if training is not None else 0.0
+
+    def weight_decay(self) -> dict[str, float]:
+        """Parameter → λ in every flow, for those that decay: `flow.weight_decay`, or that of a training by SGD.
+
+        **Raises:** `UserError` for a parameter that there is not.
+        """
+        decay, training, names = self.sections.flow.weight_decay, self.training, self.architecture().parameters
+        if decay is None:
+            decay = training.weight_decay if training is not None and training.optimizer == "sgd" else 0.0
+        if not isinstance(decay, Mapping):
+            decay = dict.fromkeys(names, decay)
+        for name in decay:
+            if name not in names:
+                raise UserError(f"there is no parameter {name!r} to decay; {nearest(name, names)}")
+        return {name: value for name, value in decay.items() if value and name not in self.frozen}
+
+    def noise_batch(self) -> int:
+        """Samples per step of the training whose band is predicted: `noise.batch`, or that of the training.
+
+        **Raises:** `UserError` when there is no such band: batches that differ or are full, reshuffled epochs, momentum,
+        another optimiser than SGD.
+        """
+        from simulate.noise import check_noise
+
+        noise, training = self.sections.noise, self.training
+        assert noise is not None
+        batch = noise.batch if noise.batch is not None or training is None else training.batch
+        if training is not None and training.batch != batch:
+            raise UserError(f"'batch' is {batch!r} here and {training.batch!r} in the training: give it once")
+        if training is not None and training.optimizer != "sgd":
+            raise UserError(f"a band is predicted for sgd, and the optimizer is {training.optimizer!r}")
+        if self.momentum():
+            raise UserError(f"no band is predicted with momentum, which is {self.momentum():g}")
+        check_noise("missing" if batch is None else batch, training is None or training.replacement, noise.paths)
+        assert isinstance(batch, int)
+        return batch
 
     def until(self) -> float:
         """The end of the flow as a time; for "half-loss" and "one-nat" found on the exact flow.
@@ -446,7 +538,8 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
             ("training",) if experiment.sections.training else ("sgd",),
             lambda: experiment.architecture().trained(experiment.frozen),
         ),
-        (("flow",), lambda: [experiment._derived(kind) for kind in experiment.flow.kinds]),
+        (("flow",), lambda: _check_flow(experiment)),
+        (("noise",), lambda: _check_noise(experiment)),
         (("claims",), lambda: _check_claims(experiment)),
     ):
         try:
@@ -464,6 +557,25 @@ def _check_save(experiment: Experiment) -> None:
             raise UserError(f"there is no parameter {name!r} to save; {nearest(name, parameters)}")
     if save.times is not None and isinstance(until, float) and save.times[-1] > until:
         raise UserError(f"the last of 'times', {save.times[-1]:g}, lies beyond flow.until = {until:g}")
+
+
+def _check_flow(experiment: Experiment) -> None:
+    for kind in experiment.flow.kinds:
+        experiment._derived(kind)
+        if kind in FINITE_RATE:
+            experiment.learning_rate()
+    experiment.weight_decay()
+
+
+def _check_noise(experiment: Experiment) -> None:
+    if experiment.noise is None:
+        return
+    from simulate.noise import entry_observables
+
+    experiment.noise_batch()
+    experiment.learning_rate()
+    experiment._derived(experiment.noise.flow)
+    entry_observables(experiment.noise.observables, experiment.architecture().shapes(experiment.sizes()))
 
 
 def _check_claims(experiment: Experiment) -> None:
@@ -589,6 +701,7 @@ def _known_keys(location: Sequence[str]) -> list[str]:
         "training": TrainingSection,
         "sgd": TrainingSection,
         "run": RunSection,
+        "noise": NoiseSection,
         "claims": ClaimSection,
     }
     model = models[location[0]] if location else ExperimentFile

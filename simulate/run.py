@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from theory.errors import UserError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -35,7 +37,6 @@ def run_flows(
     **Returns:** flow kind → trajectory, in the order of the file. A flow that fails numerically is among them, with its
     status. **Raises:** `NumericalFailure` when "half-loss" or "one-nat" is not reached.
     """
-    from simulate.costs import evaluation_of
     from simulate.flow import integrate
 
     flow = experiment.flow
@@ -45,14 +46,24 @@ def run_flows(
         until = schedule.until
     initial = experiment.initial_parameters() if initial is None else initial
     axes = {name: spec.axes for name, spec in experiment.architecture().parameters.items()}
+
+    def start(kind: str) -> Mapping[str, Any]:
+        """A flow at a finite learning rate may start elsewhere, or with velocities."""
+        own = getattr(experiment.field(kind), "start", None)
+        return initial if own is None else own(initial, experiment.dataset())
+
+    def saved(kind: str) -> Any:
+        everything = experiment.save.parameters == "all"
+        return tuple(axes) if everything and kind == "heavy-ball" else experiment.save.parameters
+
     return {
         kind: integrate(
             experiment.field(kind),
             experiment.dataset(),
-            initial,
+            start(kind),
             until=until,
             save=schedule,
-            save_parameters=experiment.save.parameters,
+            save_parameters=saved(kind),
             solver=flow.solver,
             rtol=flow.rtol,
             atol=flow.atol,
@@ -60,15 +71,57 @@ def run_flows(
             blow_up=flow.blow_up,
             dtype=flow.dtype,
             axes=axes,
-            attributes={
-                "degree": None if kind == "exact" else flow.degree,
-                "evaluation": evaluation_of(experiment.field(kind)),
-                "initial_seed": experiment.initial.seed,
-            },
+            attributes=_recorded(experiment, kind),
             progress=progress,
         )
         for kind in flow.kinds
     }
+
+
+def run_noise(experiment: Experiment, *, schedule: Schedule | None = None) -> Trajectory:
+    """The mean and band of minibatch training that `[noise]` asks for; see `simulate.noise.predict_band`.
+
+    **Arguments:** `schedule`: as in `run_flows`. **Raises:** `UserError` for an experiment without `[noise]`.
+    """
+    from simulate.noise import entry_observables, predict_band
+
+    noise = experiment.noise
+    if noise is None:
+        raise UserError("a band of training needs a section [noise]")
+    initial = experiment.initial_parameters()
+    kept = experiment.save.parameters
+    return predict_band(
+        experiment.field(noise.flow),
+        experiment.dataset(),
+        initial,
+        learning_rate=experiment.learning_rate(),
+        batch=experiment.noise_batch(),
+        save=experiment.schedule() if schedule is None else schedule,
+        observables=entry_observables(noise.observables, {name: array.shape for name, array in initial.items()}),
+        save_parameters=() if kept == "ends" else kept,
+        sampled=experiment.field("exact"),
+        rank=noise.rank,
+        paths=noise.paths,
+        seed=noise.seed,
+        stride=noise.stride,
+        attributes={"flow": noise.flow} | _recorded(experiment, noise.flow),
+    )
+
+
+def _recorded(experiment: Experiment, kind: str) -> dict[str, Any]:
+    """What of the experiment stands beside a flow's numbers."""
+    from simulate.costs import evaluation_of
+    from simulate.experiment import FINITE_RATE
+
+    flow, field = experiment.flow, experiment.field(kind)
+    recorded: dict[str, Any] = {
+        "degree": None if kind in ("exact", *FINITE_RATE) else flow.degree,
+        "evaluation": evaluation_of(field),
+        "initial_seed": experiment.initial.seed,
+        "weight_decay": experiment.weight_decay(),
+    }
+    finite = {key: getattr(field, key) for key in ("learning_rate", "momentum") if hasattr(field, key)}
+    return recorded | finite
 
 
 def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
@@ -87,6 +140,12 @@ def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
         "solver",
         "rtol",
         "atol",
+        "weight_decay",
+        "learning_rate",
+        "momentum",
+        "batch",
+        "paths",
+        "stride",
     )
     steps = ("steps_accepted", "steps_rejected", "seconds_compile", "seconds_run")
     return {
@@ -132,10 +191,15 @@ def equations_latex(experiment: Experiment) -> str:
 
     sections = []
     for kind in experiment.flow.kinds:
-        field = experiment.field(kind)
+        field: Any = experiment.field(kind)
         equations = getattr(field, "equations", None) or derive(experiment.architecture())
+        remarks = []
+        while hasattr(field, "remark"):
+            remarks.append(field.remark)
+            field = field.field
         degree = "" if equations.degree is None else f", degree {equations.degree} of the loss"
-        sections.append(f"\\section*{{{kind}{degree}}}\n\n{equations.to_latex().rstrip()}\n")
+        remark = "".join(f"{text}\n\n" for text in remarks)
+        sections.append(f"\\section*{{{kind}{degree}}}\n\n{remark}{equations.to_latex().rstrip()}\n")
     return "\n".join(sections)
 
 
