@@ -18,10 +18,7 @@ fuzz: .venv/ready
 	FUZZ_DRAWS=200 $(BIN)/python -m pytest -q -s tests/test_compare/test_fuzz.py
 
 bench: .venv/ready
-	$(BIN)/python tests/benchmarks/derivation.py
-	$(BIN)/python tests/benchmarks/training.py
-	$(BIN)/python tests/benchmarks/evaluation.py
-	$(BIN)/python tests/benchmarks/finite_rate.py
+	for each in tests/benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each || exit 1; done
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
