@@ -36,11 +36,6 @@ class FrozenField:
         return dict(getattr(self.field, "axes", {}))
 
     @property
-    def evaluation(self) -> str:
-        """How the inner field evaluates its right-hand side."""
-        return getattr(self.field, "evaluation", self.field.name)
-
-    @property
     def loss(self) -> Any:
         """The inner field's loss."""
         return getattr(self.field, "loss", None)
