@@ -389,7 +389,7 @@ def _question(run: ComparisonRun, task: str) -> str:
 def equation_lines(experiment: Experiment) -> list[dict[str, Any]]:
     """For each derived flow: a title and its equations as LaTeX formulas, one string each."""
     systems = []
-    for kind in experiment.flow.kinds:
+    for kind in experiment.flow.flows:
         equations = getattr(experiment.field(kind), "equations", None)
         if equations is not None:
             title = f"{kind}: loss to degree {equations.degree}, prediction {equations.prediction}"
@@ -400,7 +400,7 @@ def equation_lines(experiment: Experiment) -> list[dict[str, Any]]:
 def equations_document(experiment: Experiment) -> str:
     """The equations of every derived flow, as LaTeX to include."""
     parts = []
-    for kind in experiment.flow.kinds:
+    for kind in experiment.flow.flows:
         equations = getattr(experiment.field(kind), "equations", None)
         if equations is not None:
             parts.append(f"% The flow {kind} of {equations.architecture.name}\n{equations.to_latex()}")

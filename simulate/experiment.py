@@ -86,6 +86,8 @@ class FlowSection(_Section):
     flow; `learning_rate` and `momentum`: of the last two kinds (the others do not depend on them in the time
     t = η·step/(1 − μ)). All three are by default what the training has. `until`: a time, "half-loss" or "one-nat" (the
     time at which the exact flow's loss has halved, or fallen by 1, sought up to `max_time`).
+    `orders`: further flows, in which embeddings see signatures of at most so many context tokens ("all": the exact flow), see
+    `simulate.orders`; `departure`: the relative error of E beyond which a training has departed from one of them.
     `evaluation`: of expanded flows, from the "samples", from "moments" of the data (a step's cost does not depend on how many
     samples there are), or "auto": what is estimated to be cheapest.
     `expected`: statuses that are a result and not a failure, e.g. ["blow-up"].
@@ -95,6 +97,8 @@ class FlowSection(_Section):
     degree: Count | None = None
     keep: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     evaluation: Literal["auto", "samples", "moments"] = "auto"
+    orders: Annotated[tuple[int | str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+    departure: Annotated[float, Field(gt=0, lt=1)] = 0.2
     weight_decay: NonNegative | dict[str, NonNegative] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     learning_rate: Positive | None = None
@@ -120,11 +124,21 @@ class FlowSection(_Section):
             raise ValueError(f"until = {self.until!r} needs a max_time at which to give up")
         if len(set(self.kinds)) < len(self.kinds):
             raise ValueError("kinds names one flow twice")
+        for order in self.orders:
+            if order != "all" and (isinstance(order, str) or order < 0):
+                raise ValueError(f"orders holds whole numbers of at least 0 and 'all', but found {order!r}")
+        if len(set(self.orders)) < len(self.orders):
+            raise ValueError("orders names one order twice")
         solver_description(self.solver)
         for status in self.expected:
             if status not in FAILURES:
                 raise UserError(f"no flow ends with status {status!r}; {nearest(status, FAILURES)}")
         return self
+
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """The names of all flows: `kinds`, and "order-0", … for `orders`, whose "all" is the exact one."""
+        return tuple(dict.fromkeys((*self.kinds, *("exact" if m == "all" else f"order-{m}" for m in self.orders))))
 
 
 class SaveSection(_Section):
@@ -215,7 +229,7 @@ class ClaimSection(_Section):
     measure: str
     threshold: Annotated[float, Field(allow_inf_nan=False)]
     comparison: Literal["<=", ">="]
-    flow: FlowKind | None = None
+    flow: FlowKind | Annotated[str, Field(pattern=r"^order-\d+$")] | None = None
     parameter: str | None = None
     at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     remark: str | None = None
@@ -318,7 +332,7 @@ class Experiment:
         )
 
     def field(self, kind: str) -> VectorField:
-        """The vector field of one of `flow.kinds`; the same object at every call, so that it is compiled once.
+        """The vector field of one of `flow.flows`; the same object at every call, so that it is compiled once.
 
         Where a flow can be evaluated in several ways it is the one that is estimated to be cheapest; see `costs`.
         """
@@ -340,8 +354,12 @@ class Experiment:
     def _derived(self, kind: str) -> VectorField:
         if kind not in self._made:
             from simulate import fields
+            from simulate.orders import up_to_order
 
             flow = self.sections.flow
+            if kind.startswith("order-"):
+                self._made[kind] = up_to_order(self.architecture(), int(kind.removeprefix("order-")))
+                return self._made[kind]
             base = "exact" if kind in FINITE_RATE else kind
             self._made[kind] = fields.field(self.architecture(), base, flow.degree, flow.keep)
         return self._made[kind]
@@ -493,7 +511,7 @@ class Experiment:
         return f"{Path(path).resolve()}{mark}{function}"
 
     def __repr__(self) -> str:
-        flows = ", ".join(self.sections.flow.kinds)
+        flows = ", ".join(self.sections.flow.flows)
         return f"Experiment({self.sections.architecture.name} on {self.sections.data.task}; flows {flows})"
 
 
@@ -560,7 +578,7 @@ def _check_save(experiment: Experiment) -> None:
 
 
 def _check_flow(experiment: Experiment) -> None:
-    for kind in experiment.flow.kinds:
+    for kind in experiment.flow.flows:
         experiment._derived(kind)
         if kind in FINITE_RATE:
             experiment.learning_rate()
@@ -579,7 +597,7 @@ def _check_noise(experiment: Experiment) -> None:
 
 
 def _check_claims(experiment: Experiment) -> None:
-    parameters, kinds = experiment.architecture().parameters, experiment.flow.kinds
+    parameters, kinds = experiment.architecture().parameters, experiment.flow.flows
     for name, claim in experiment.claims.items():
         if claim.parameter is not None and claim.parameter not in parameters:
             raise UserError(f"'{name}' names no parameter: {claim.parameter!r}; {nearest(claim.parameter, parameters)}")

@@ -45,11 +45,6 @@ class FrozenField:
         """The derived equations of the inner field, where it has some; those of frozen parameters are not followed."""
         return getattr(self.field, "equations", None)
 
-    @property
-    def evaluation(self) -> str:
-        """How the inner field is evaluated."""
-        return getattr(self.field, "evaluation", self.field.name)
-
     def data(self, dataset: Any) -> Any:
         return self.field.data(dataset)
 

@@ -74,7 +74,7 @@ def run_flows(
             attributes=_recorded(experiment, kind),
             progress=progress,
         )
-        for kind in flow.kinds
+        for kind in flow.flows
     }
 
 
@@ -190,7 +190,7 @@ def equations_latex(experiment: Experiment) -> str:
     from theory.evolution import derive
 
     sections = []
-    for kind in experiment.flow.kinds:
+    for kind in experiment.flow.flows:
         field: Any = experiment.field(kind)
         equations = getattr(field, "equations", None) or derive(experiment.architecture())
         remarks = []
@@ -207,7 +207,7 @@ def cost_report(experiment: Experiment) -> str:
     """What one right-hand side of each flow costs, in every way to evaluate it: known before anything is compiled."""
     from simulate.costs import cost_table, evaluation_of
 
-    chosen = {kind: evaluation_of(experiment.field(kind)) for kind in experiment.flow.kinds}
+    chosen = {kind: evaluation_of(experiment.field(kind)) for kind in experiment.flow.flows}
     return cost_table({kind: experiment.costs[kind] for kind in chosen}, chosen)
 
 

@@ -75,9 +75,8 @@ def main() -> None:
     flows = [(rtol, *flow(rtol)) for rtol in np.geomspace(1e-2, 1e-8, 13)]
     step_seconds = seconds_per_torch_step(initial, dataset)
     print(f"flow and gradient descent to half loss, T = {half:.1f}")
-    print(
-        f"{'error':>7} {'rtol':>8} {'reached':>8} {'flow s':>8} {'η':>8} {'reached':>8} {'steps':>7} {'descent s':>9} {'ratio':>6}"
-    )
+    head = ("error", "rtol", "reached", "flow s", "η", "reached", "steps", "descent s", "ratio")
+    print(" ".join(word.rjust(width) for word, width in zip(head, (7, 8, 8, 8, 8, 8, 7, 9, 6), strict=True)))
     for wanted in ERRORS:
         reaching = [(rtol, error(found), seconds) for rtol, found, seconds in flows if error(found) <= wanted]
         rtol, flow_error, seconds = max(reaching)

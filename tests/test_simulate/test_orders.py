@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from simulate import fields
+from simulate.experiment import load_experiment
 from simulate.orders import up_to_order
 from theory.architectures import attention, feed_forward, linear, transformer
 from theory.data.dataset import Dataset
@@ -117,3 +118,41 @@ def test_what_cannot_be_cut_is_refused():
     dataset, architecture = task(length=40), feed_forward("tanh")
     with pytest.raises(UserError, match="order 3 of 40 positions need 102091 evaluations"):
         value(up_to_order(architecture, 3), start(architecture, dataset), dataset)
+
+
+EXPERIMENT = """
+[architecture]
+name = "feed_forward"
+[sizes]
+embed = 4
+[data]
+task = "mod"
+numbers = 3
+length = 3
+[initial]
+gamma = 0.8
+[flow]
+orders = [0, 1, "all"]
+until = 1.0
+"""
+
+
+def test_experiments_name_their_orders(tmp_path):
+    path = tmp_path / "orders.toml"
+    path.write_text(EXPERIMENT)
+    experiment = load_experiment(path)
+    assert experiment.flow.flows == ("exact", "order-0", "order-1")
+    assert [experiment.field(name).name for name in experiment.flow.flows] == ["exact", "order-0", "order-1"]
+    assert load_experiment(path, ['flow.orders=["all", 2]', "flow.kinds=expanded", "flow.degree=4"]).flow.flows == (
+        "expanded",
+        "exact",
+        "order-2",
+    )
+    for wrong, message in (
+        ("flow.orders=[0, 0]", "names one order twice"),
+        ("flow.orders=[-1]", "whole numbers of at least 0 and 'all', but found -1"),
+        ('flow.orders=["most"]', "whole numbers of at least 0 and 'all', but found 'most'"),
+        ("flow.departure=1.5", "less than 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_experiment(path, [wrong])
