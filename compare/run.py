@@ -80,7 +80,7 @@ class ComparisonRun:
 
     def failures(self) -> list[str]:
         """One sentence for each run whose numbers failed in a way the experiment does not expect."""
-        expected = ("completed", *self.experiment.flow.expected)
+        expected = ("completed", "event", *self.experiment.flow.expected)
         failed = {name: flow for name, flow in self.flows.items() if flow.status not in expected}
         failed |= {name: run for name, run in self.trainings.items() if run.status != "completed"}
         return [f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items()]

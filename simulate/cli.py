@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from theory.errors import NumericalFailure
+from theory.errors import NumericalFailure, UserError
 
 
 def simulate(
@@ -23,37 +23,71 @@ def simulate(
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run directory once the new one is whole.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was killed, or with larger flow.max_steps.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
 ) -> None:
     """Integrate the flows of an experiment.
 
     Writes DIR with experiment.toml (as resolved), trajectories.nc (one group per flow), summary.json and equations.tex, and
     prints one line per flow. Exit status 3 when a flow fails in a way that the experiment does not list under flow.expected.
+
+    While it runs, DIR.partial keeps a snapshot of each flow about every minute. After a kill, or when steps ran out, --resume
+    goes on from it: the result is that of an uninterrupted run, bit for bit, and finished flows are not run again.
     """
     from simulate.experiment import load_experiment
-    from simulate.rundir import check_run_directory, run_directory
+    from simulate.rundir import UnfinishedRun, check_run_directory, run_directory
 
     directory = Path(f"{experiment.stem}-run") if output is None else output
+    # What was computed before the steps ran out stands there, and is replaced by what is resumed.
+    force = force or (resume and UnfinishedRun.place(directory).exists())
     check_run_directory(directory, force=force)
     loaded = load_experiment(experiment, set or ())
+    resolved = loaded.to_toml()
+    if resume:
+        unfinished = UnfinishedRun.resume(directory, resolved)
+    else:
+        unfinished = UnfinishedRun.begin(directory, resolved, force=force)
 
-    from simulate.run import cost_report, flow_table, run_flows, run_noise, write_run
+    from simulate import cache
+    from simulate.run import cost_report, event_lines, flow_table, run_flows, run_noise, write_run
 
+    cache.enable()
     if not quiet:
         typer.echo(f"one right-hand side\n{cost_report(loaded)}\n")
-    trajectories = run_flows(loaded, progress=not quiet and sys.stderr.isatty())
-    if loaded.noise is not None:
-        trajectories["noise"] = run_noise(loaded)
+    try:
+        trajectories = run_flows(
+            loaded,
+            progress=not quiet and sys.stderr.isatty(),
+            unfinished=unfinished,
+            announce=None if quiet else lambda line: typer.echo(line, err=True),
+        )
+        if loaded.noise is not None:
+            trajectories["noise"] = run_noise(loaded)
+    except (UserError, NumericalFailure):
+        if not resume:
+            unfinished.remove()
+        raise
     with run_directory(directory, force=force) as target:
         write_run(target, loaded, trajectories)
     if not quiet:
         typer.echo(flow_table(trajectories))
+        if lines := event_lines(trajectories):
+            typer.echo(lines)
         typer.echo(f"written to {directory}")
     failed = {
         name: trajectory
         for name, trajectory in trajectories.items()
-        if trajectory.status not in ("completed", *loaded.flow.expected)
+        if trajectory.status not in ("completed", "event", *loaded.flow.expected)
     }
+    exhausted = [name for name, trajectory in failed.items() if trajectory.status == "max-steps"]
+    if not exhausted:
+        unfinished.remove()
+    elif not quiet:
+        typer.echo(
+            f"--resume --set flow.max_steps=… goes on with {', '.join(exhausted)} where the steps ran out", err=True
+        )
     if failed:
         reasons = "; ".join(f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items())
         raise NumericalFailure(f"{reasons} What was computed is in {directory}.")

@@ -5,6 +5,7 @@ Every value is checked when the file is loaded, before any work; a mistake is na
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from simulate.events import Event, converged, loss_falls, norm_passes
 from simulate.schedule import Schedule
 from simulate.solvers import solver_description
 from theory.errors import UserError, nearest
@@ -76,6 +78,40 @@ class InitialSection(_Section):
         return self
 
 
+class EventSection(_Section):
+    """`[flow.events.NAME]`: a time to find, and whether the flow ends there; see `simulate.events`.
+
+    `when`: "loss-falls" (to `fraction` of its start, by `drop` nats or to `level`), "norm-passes" (`level`, or `factor` times
+    its start; of `parameter`, or of all together) or "converged" (dθ/dt falls to the norm `rate`).
+    """
+
+    when: Literal["loss-falls", "norm-passes", "converged"]
+    fraction: float | None = None
+    drop: float | None = None
+    level: float | None = None
+    factor: float | None = None
+    rate: float | None = None
+    parameter: str | None = None
+    ends: bool = False
+
+    def event(self) -> Event:
+        """The event as `simulate.integrate` takes it."""
+        make = {"loss-falls": loss_falls, "norm-passes": norm_passes, "converged": converged}[self.when]
+        known = [name for name in inspect.signature(make).parameters if name != "ends"]
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"when", "ends"}}
+        for name in given:
+            if name not in known:
+                raise UserError(f"{self.when} does not take {name!r}; {nearest(name, known)}")
+        if self.when == "converged" and not given:
+            raise UserError("converged needs a rate")
+        return make(**given, ends=self.ends)
+
+    @model_validator(mode="after")
+    def _whole(self) -> EventSection:
+        self.event()
+        return self
+
+
 class FlowSection(_Section):
     """`[flow]`: which equations are integrated, how far and how accurately.
 
@@ -91,6 +127,7 @@ class FlowSection(_Section):
     `evaluation`: of expanded flows, from the "samples", from "moments" of the data (a step's cost does not depend on how many
     samples there are), or "auto": what is estimated to be cheapest.
     `expected`: statuses that are a result and not a failure, e.g. ["blow-up"].
+    `events`: sections `[flow.events.NAME]`, times to find in every flow.
     """
 
     kinds: Annotated[tuple[FlowKind, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = ("exact",)
@@ -111,6 +148,7 @@ class FlowSection(_Section):
     blow_up: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1e6
     dtype: Literal["float64", "float32"] = "float64"
     expected: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+    events: dict[str, EventSection] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> FlowSection:
@@ -272,6 +310,7 @@ class Experiment:
         self.folder = folder
         self.name = name
         self._made: dict[str, VectorField] = {}
+        self._found_end: float | None = None
         self._fields: dict[str, VectorField] = {}
         # By flow and evaluation, for the flows whose field has been asked for.
         self.costs: dict[str, dict[str, Cost]] = {}
@@ -420,17 +459,25 @@ class Experiment:
         check_noise("missing" if batch is None else batch, training is None or training.replacement, noise.paths)
         assert isinstance(batch, int)
         return batch
+    def events(self) -> dict[str, Event]:
+        """The events of `[flow.events]`, by name."""
+        return {name: section.event() for name, section in self.sections.flow.events.items()}
 
-    def until(self) -> float:
+    def until(self, snapshot: Path | None = None) -> float:
         """The end of the flow as a time; for "half-loss" and "one-nat" found on the exact flow.
+
+        **Arguments:** `snapshot`: a file to keep the search in, from which a killed one goes on.
 
         **Raises:** `NumericalFailure` when the loss does not fall so far before `max_time`.
         """
         flow = self.sections.flow
-        return self._found_end if isinstance(flow.until, str) else float(flow.until)
+        if not isinstance(flow.until, str):
+            return float(flow.until)
+        if self._found_end is None:
+            self._found_end = self._find_end(snapshot)
+        return self._found_end
 
-    @cached_property
-    def _found_end(self) -> float:
+    def _find_end(self, snapshot: Path | None) -> float:
         from simulate.flow import time_of_loss
 
         flow = self.sections.flow
@@ -447,6 +494,7 @@ class Experiment:
             max_steps=flow.max_steps,
             blow_up=flow.blow_up,
             dtype=flow.dtype,
+            snapshot=snapshot,
             **goal,
         )
 
@@ -558,6 +606,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         ),
         (("flow",), lambda: _check_flow(experiment)),
         (("noise",), lambda: _check_noise(experiment)),
+        (("flow",), lambda: _check_events(experiment)),
         (("claims",), lambda: _check_claims(experiment)),
     ):
         try:
@@ -594,6 +643,15 @@ def _check_noise(experiment: Experiment) -> None:
     experiment.learning_rate()
     experiment._derived(experiment.noise.flow)
     entry_observables(experiment.noise.observables, experiment.architecture().shapes(experiment.sizes()))
+
+
+def _check_events(experiment: Experiment) -> None:
+    parameters = experiment.architecture().parameters
+    for name, event in experiment.events().items():
+        if event.parameter is not None and event.parameter not in parameters:
+            raise UserError(
+                f"the event {name!r} names no parameter: {event.parameter!r}; {nearest(event.parameter, parameters)}"
+            )
 
 
 def _check_claims(experiment: Experiment) -> None:
@@ -683,7 +741,8 @@ def _fail(error: ValidationError, where: _Places) -> NoReturn:
     keys = tuple(location)
     while len(keys) > 1 and keys not in where.places:
         keys = keys[:-1]
-    name = ".".join(location[:2] if location[0] != "claims" else location[:3])
+    depth = {"claims": 3, "flow": 4 if "events" in location else 2}.get(location[0], 2)
+    name = ".".join(location[:depth])
     context, kind = problem.get("ctx", {}), problem["type"]
     place = where.of(keys)
     if kind == "extra_forbidden":
@@ -712,6 +771,8 @@ def _fail(error: ValidationError, where: _Places) -> NoReturn:
 
 
 def _known_keys(location: Sequence[str]) -> list[str]:
+    if list(location[:2]) == ["flow", "events"]:
+        return list(EventSection.model_fields)
     models: dict[str, type[BaseModel]] = {
         "initial": InitialSection,
         "flow": FlowSection,

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +47,7 @@ def integrate(
     progress: bool = False,
     snapshot: str | os.PathLike[str] | None = None,
     snapshot_seconds: float = 60.0,
+    announce: Callable[[int], None] | None = None,
 ) -> Trajectory:
     """Integrate dθ/dt = field(t, θ, data) from t = 0, in time units of learning rate × steps.
 
@@ -81,6 +82,7 @@ def integrate(
       goes on from it: after a kill, or with a larger `max_steps`. The result equals that of an uninterrupted call bit for
       bit (same machine, same versions), and a finished flow is not run again. A flow restarted from saved *parameters*
       (`trajectory.final`) chooses its first step anew, and agrees to some 10 `rtol`.
+    - `announce`: called with the memory in bytes that the flow will take, before it starts.
 
     **Returns:** a `Trajectory` of kind "flow". Its `status` is "completed", "event" (ended by one of `events`), or
     "blow-up", "max-steps", "step-collapse", "non-finite", "solver-failed"; then it holds the save times before the end,
@@ -106,14 +108,17 @@ def integrate(
         if state is None or not plan.over(state):
             compiled = program.compile()
             nbytes = compiled.nbytes
+            if announce is not None:
+                announce(nbytes)
             refuse_beyond(nbytes, f"the {field.name} flow")
             started = time.perf_counter() - seconds
-            state = compiled.start(plan.inputs) if state is None else state
-            for state in _segments(compiled, plan, state, progress and sys.stderr.isatty()):
+            begun = compiled.start(plan.inputs) if state is None else state
+            state = begun
+            for state in _segments(compiled, plan, begun, progress and sys.stderr.isatty()):
                 seconds = time.perf_counter() - started
                 if store is not None and (plan.over(state) or store.due(snapshot_seconds)):
                     store.write(state, seconds)
-        recorded = {"seconds_compile": program.seconds, "seconds_run": seconds, "memory_bytes": nbytes}
+        recorded = {"seconds_compile": program.spent(), "seconds_run": seconds, "memory_bytes": nbytes}
         return plan.trajectory(state, recorded | dict(attributes or {}))
 
 
@@ -131,6 +136,7 @@ def time_of_loss(
     max_steps: int = 100_000,
     blow_up: float = 1e6,
     dtype: str = "float64",
+    snapshot: str | os.PathLike[str] | None = None,
 ) -> float:
     """The time at which the loss has fallen to `fraction` of its initial value, or by `drop` nats.
 
@@ -159,6 +165,7 @@ def time_of_loss(
         max_steps=max_steps,
         blow_up=blow_up,
         dtype=dtype,
+        snapshot=snapshot,
     )
     time_found = run.attributes["events"]["fall"]["time"]
     if time_found is None:

@@ -187,7 +187,9 @@ class Plan:
             )
         if code == Code.SOLVER_FAILED:
             name = self.options.solver
-            return _Ending("solver-failed", at, f"the {name} solver failed at t = {at:.6g} {steps}; try an explicit one.")
+            return _Ending(
+                "solver-failed", at, f"the {name} solver failed at t = {at:.6g} {steps}; try an explicit one."
+            )
         if at >= float(self.inputs["until"]):
             return _Ending("completed", float(self.options.until), None)
         message = (
@@ -252,5 +254,7 @@ def _checked_events(events: Mapping[str, Event], field: VectorField, names: Sequ
         if event.quantity == "loss" and getattr(field, "loss", None) is None:
             raise UserError(f"the field {field.name!r} has no loss, which the event {name!r} needs.")
         if event.parameter is not None and event.parameter not in names:
-            raise UserError(f"the event {name!r} names no parameter: {event.parameter!r}; {nearest(event.parameter, names)}.")
+            raise UserError(
+                f"the event {name!r} names no parameter: {event.parameter!r}; {nearest(event.parameter, names)}."
+            )
     return dict(events)

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from simulate.experiment import Experiment
+    from simulate.rundir import UnfinishedRun
     from simulate.schedule import Schedule
     from simulate.trajectory import Trajectory
 
@@ -28,11 +29,15 @@ def run_flows(
     schedule: Schedule | None = None,
     initial: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
+    unfinished: UnfinishedRun | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> dict[str, Trajectory]:
     """Integrate every flow of the experiment, each from the same initial arrays.
 
     **Arguments:** `schedule`: save times up to the end in place of the experiment's own, such as a training can share;
-    `initial`: arrays to start from in place of the experiment's own.
+    `initial`: arrays to start from in place of the experiment's own;
+    `unfinished`: keeps a snapshot of each flow, from which it goes on (finished ones are not run again); `announce`: called
+    with a line on each flow's memory before it starts.
 
     **Returns:** flow kind → trajectory, in the order of the file. A flow that fails numerically is among them, with its
     status. **Raises:** `NumericalFailure` when "half-loss" or "one-nat" is not reached.
@@ -41,7 +46,7 @@ def run_flows(
 
     flow = experiment.flow
     if schedule is None:
-        until, schedule = experiment.until(), experiment.schedule()
+        until, schedule = experiment.until(unfinished and unfinished.snapshot("end")), experiment.schedule()
     else:
         until = schedule.until
     initial = experiment.initial_parameters() if initial is None else initial
@@ -70,9 +75,12 @@ def run_flows(
             max_steps=flow.max_steps,
             blow_up=flow.blow_up,
             dtype=flow.dtype,
+            events=experiment.events(),
             axes=axes,
             attributes=_recorded(experiment, kind),
             progress=progress,
+            snapshot=unfinished and unfinished.snapshot(kind),
+            announce=None if announce is None else _announcement(kind, announce),
         )
         for kind in flow.flows
     }
@@ -124,6 +132,16 @@ def _recorded(experiment: Experiment, kind: str) -> dict[str, Any]:
     return recorded | finite
 
 
+def _announcement(kind: str, announce: Callable[[str], None]) -> Callable[[int], None]:
+    from simulate.memory import available_bytes, readable
+
+    def say(needed: int) -> None:
+        free = available_bytes()
+        announce(f"{kind}: takes {readable(needed)} of memory" + ("" if free is None else f", {readable(free)} are free"))
+
+    return say
+
+
 def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
     """The numbers of one flow for `summary.json`."""
     attributes = trajectory.attributes
@@ -138,6 +156,7 @@ def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
         "degree",
         "evaluation",
         "solver",
+        "linear_solver",
         "rtol",
         "atol",
         "weight_decay",
@@ -146,6 +165,10 @@ def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
         "batch",
         "paths",
         "stride",
+        "atol_from",
+        "max_steps",
+        "events",
+        "memory_bytes",
     )
     steps = ("steps_accepted", "steps_rejected", "seconds_compile", "seconds_run")
     return {
@@ -213,7 +236,7 @@ def cost_report(experiment: Experiment) -> str:
 
 def flow_table(trajectories: Mapping[str, Trajectory]) -> str:
     """One line per flow: how it ended, where, the loss at both ends, and its cost."""
-    rows = [("flow", "status", "end t", "loss from", "to", "steps", "rejected", "compile s", "run s")]
+    rows = [("flow", "status", "end t", "last good t", "loss from", "to", "steps", "rejected", "compile s", "run s")]
     for name, trajectory in trajectories.items():
         numbers = flow_summary(trajectory)
         first, last = ("–" if numbers[key] is None else f"{numbers[key]:.6g}" for key in ("loss_start", "loss_end"))
@@ -222,6 +245,7 @@ def flow_table(trajectories: Mapping[str, Trajectory]) -> str:
                 name,
                 trajectory.status,
                 f"{numbers['stop_time']:.6g}",
+                "–" if numbers["last_good_time"] is None else f"{numbers['last_good_time']:.6g}",
                 first,
                 last,
                 str(numbers["steps_accepted"]),
@@ -238,6 +262,16 @@ def flow_table(trajectories: Mapping[str, Trajectory]) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+def event_lines(trajectories: Mapping[str, Trajectory]) -> str:
+    """One line per event of each flow: when it happened, if it did."""
+    lines = []
+    for flow, trajectory in trajectories.items():
+        for name, event in trajectory.attributes.get("events", {}).items():
+            when = "did not happen" if event["time"] is None else f"at t = {event['time']:.8g}"
+            lines.append(f"{flow}: {name} {when} ({event['text']})")
+    return "\n".join(lines)
 
 
 def _finite(value: Any) -> float | None:

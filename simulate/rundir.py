@@ -1,4 +1,4 @@
-"""Run directories: written beside their final place and renamed, so that there is all or nothing."""
+"""Run directories: written beside their final place and renamed, so that there is all or nothing; unfinished runs beside."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from theory.cli import write_atomically
 from theory.errors import UserError
 
 
@@ -99,3 +102,89 @@ def _replace(new: Path, path: Path) -> None:
         raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+class UnfinishedRun:
+    """What a run keeps in `<directory>.partial` until it is whole: its experiment, and a snapshot of each flow.
+
+    Make one with `begin` or `resume`. A killed run leaves it behind, and so does one whose flows ran out of steps.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    @staticmethod
+    def place(path: str | Path) -> Path:
+        """Where the unfinished run of the run directory `path` is kept."""
+        path = Path(path)
+        return path.with_name(f"{path.name}.partial")
+
+    @classmethod
+    def begin(cls, path: str | Path, experiment: str, *, force: bool = False) -> UnfinishedRun:
+        """Start anew. **Arguments:** `experiment`: the resolved file. **Raises:** `UserError` when there is one already."""
+        place = cls.place(path)
+        if place.exists():
+            if not force:
+                raise UserError(
+                    f"there is an unfinished run in {str(place)!r}: go on with it by --resume, or start anew with --force."
+                )
+            shutil.rmtree(place)
+        place.mkdir()
+        write_atomically(place / "experiment.toml", experiment.encode())
+        return cls(place)
+
+    @classmethod
+    def resume(cls, path: str | Path, experiment: str) -> UnfinishedRun:
+        """Go on. **Raises:** `UserError` when there is nothing to go on with, or it is of another experiment."""
+        place = cls.place(path)
+        try:
+            before = tomllib.loads((place / "experiment.toml").read_text(encoding="utf-8"))
+        except OSError:
+            raise UserError(f"there is no unfinished run in {str(place)!r} to resume.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"the unfinished run in {str(place)!r} is damaged; remove it to start anew.") from error
+        changed = _first_difference(_of_flows(before), _of_flows(tomllib.loads(experiment)))
+        if changed is not None:
+            key, old, new = changed
+            raise UserError(
+                f"the unfinished run in {str(place)!r} is of another experiment: {key} was {old} and is {new}; restore it, "
+                "or start anew with --force."
+            )
+        return cls(place)
+
+    def snapshot(self, flow: str) -> Path:
+        """The snapshot of one flow."""
+        return self.directory / f"{flow}.npz"
+
+    def remove(self) -> None:
+        """What is whole needs it no more."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+_FREE = {"title", "claims", "flow.max_steps", "flow.expected"}
+"""What may be changed without changing any number of a flow that is under way."""
+
+
+def _of_flows(content: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+
+    def walk(prefix: str, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            dotted = f"{prefix}{key}"
+            if dotted in _FREE:
+                continue
+            if isinstance(value, Mapping):
+                walk(f"{dotted}.", value)
+            else:
+                plain[dotted] = value
+
+    walk("", content)
+    return plain
+
+
+def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    for key in [*before, *(key for key in after if key not in before)]:
+        if before.get(key) != after.get(key):
+            old, new = (repr(content[key]) if key in content else "not given" for content in (before, after))
+            return key, old, new
+    return None

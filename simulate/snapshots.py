@@ -38,7 +38,9 @@ class Snapshot:
     def __init__(self, path: str | os.PathLike[str], lowered: Lowered, inputs: Mapping[str, Any]):
         self.path = Path(path)
         if not self.path.parent.is_dir():
-            raise UserError(f"there is no folder {str(self.path.parent)!r} to put the snapshot {self.path.name!r} into.")
+            raise UserError(
+                f"there is no folder {str(self.path.parent)!r} to put the snapshot {self.path.name!r} into."
+            )
         self._structure = lowered.structure
         self._written, self._took = time.perf_counter(), 0.0
         parts: dict[str, list[Any]] = {}
@@ -58,7 +60,9 @@ class Snapshot:
                 description = json.loads(str(file[_DESCRIPTION]))
                 arrays = [file[str(number)] for number in range(len(leaves))] if self._same(description) else []
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-            raise UserError(f"{str(self.path)!r} is no snapshot of a flow, or damaged; remove it to start anew.") from error
+            raise UserError(
+                f"{str(self.path)!r} is no snapshot of a flow, or damaged; remove it to start anew."
+            ) from error
         for key, value in self._description.items():
             if description.get(key) != value:
                 raise UserError(

@@ -157,9 +157,7 @@ class Program:
 
             within = solver.interpolation_cls(t0=state.t, t1=state.tnext, **dense)
             here = physical(y, scales)
-            values = self._beyond(
-                self._quantities([(t, here)] * len(self.events), data, until.dtype), state.thresholds
-            )
+            values = self._beyond(self._quantities([(t, here)] * len(self.events), data, until.dtype), state.thresholds)
             fresh = keep & (state.event_values < 0) & (values >= 0) & jnp.isnan(state.event_times)
             moments = self._located(fresh, state, within, data, scales)
             end = jnp.min(jnp.where(fresh & ends, moments, jnp.inf), initial=jnp.inf)
@@ -174,9 +172,7 @@ class Program:
             def save(saves: Any) -> Any:
                 index, series, parameters = saves
                 here = physical(within.evaluate(times[index]), scales)
-                series = jax.tree.map(
-                    lambda b, v: b.at[index].set(v), series, self.measured(here, data)
-                )
+                series = jax.tree.map(lambda b, v: b.at[index].set(v), series, self.measured(here, data))
                 parameters = {name: parameters[name].at[index].set(here[name]) for name in self.stored}
                 return index + 1, series, parameters
 
@@ -282,8 +278,7 @@ class Lowered:
         budget = jax.ShapeDtypeStruct((), jnp.int32)
         self._advance = jax.jit(advance, donate_argnums=0).lower(state, inputs, budget)
         self.structure = state
-        self.seconds = time.perf_counter() - started
-        """Seconds spent on tracing and compiling since the last call of `lowered` that gave this object."""
+        self._seconds = time.perf_counter() - started
         self._compiled: Compiled | None = None
 
     @cached_property
@@ -296,8 +291,13 @@ class Lowered:
             started = time.perf_counter()
             start, advance = self._start.compile(), self._advance.compile()
             self._compiled = Compiled(start, advance, compiled_bytes(start, advance))
-            self.seconds += time.perf_counter() - started
+            self._seconds += time.perf_counter() - started
         return self._compiled
+
+    def spent(self) -> float:
+        """Seconds spent on tracing and compiling since this was last asked: 0 when everything was there already."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,6 @@ def lowered(program: Program, inputs: dict[str, Any], batch: Any = None) -> Lowe
     key = (program.key, batch, structure, shapes)
     if key in _LOWERED:
         _LOWERED.move_to_end(key)
-        _LOWERED[key].seconds = 0.0
         return _LOWERED[key]
     made = _LOWERED[key] = Lowered(program, inputs, batch)
     if len(_LOWERED) > _KEPT:

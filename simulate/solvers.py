@@ -65,7 +65,10 @@ SOLVERS: dict[str, SolverDescription] = {
         SolverDescription("dopri8", "Dopri8", "explicit Runge–Kutta 8(7); for rtol below 1e-10"),
         SolverDescription("bosh3", "Bosh3", "explicit Runge–Kutta 3(2); for rtol above 1e-4"),
         SolverDescription(
-            "kvaerno5", "Kvaerno5", f"implicit 5(4) for stiff flows; matrix-free above {DENSE_LIMIT:,} numbers", "by-size"
+            "kvaerno5",
+            "Kvaerno5",
+            f"implicit 5(4) for stiff flows; matrix-free above {DENSE_LIMIT:,} numbers",
+            "by-size",
         ),
         SolverDescription("kvaerno5-gmres", "Kvaerno5", "the same, matrix-free at every size", "gmres"),
     )

@@ -339,7 +339,9 @@ def test_memory_is_counted_by_the_compiler_and_refused_in_a_sentence(monkeypatch
     assert saved < predicted < 2 * saved
     assert integrate(POWER, DATA, large, until=1.0).attributes["memory_bytes"] == predicted
     monkeypatch.setattr(memory, "available_bytes", lambda: predicted - 1)
-    with pytest.raises(UserError, match=r"the test flow would take 9\d\d kB of memory, but 9\d\d kB are free: save fewer"):
+    with pytest.raises(
+        UserError, match=r"the test flow would take 9\d\d kB of memory, but 9\d\d kB are free: save fewer"
+    ):
         integrate(POWER, DATA, large, until=1.0)
     monkeypatch.setattr(memory, "available_bytes", lambda: saved - 1)
     with pytest.raises(UserError, match="saving the test flow would take 808 kB"):

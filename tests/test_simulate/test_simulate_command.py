@@ -3,10 +3,15 @@
 import importlib.metadata
 import json
 import os
+import re
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+import simulate.snapshots
 import theory.cli
 from simulate.experiment import load_experiment
 from simulate.trajectory import load_trajectories
@@ -57,7 +62,11 @@ def test_a_run_directory_with_a_blow_up_that_is_expected(here, capfd):
     assert theory.cli.main(["simulate", "sum.toml", "--set", "flow.expected=blow-up"]) == 0
     out, err = capfd.readouterr()
     lines = out.splitlines()
-    assert err == "" and lines[-1] == "written to sum-run" and len(lines) == 10
+    assert (
+        re.match(r"exact: takes \d+(\.\d+)? kB of memory(, .* are free)?\nexpanded: takes ", err)
+        and err.count("\n") == 2
+    )
+    assert lines[-1] == "written to sum-run" and len(lines) == 10
     assert lines[0] == "one right-hand side" and lines[1].split()[:4] == ["flow", "evaluation", "terms", "Mflop"]
     assert [line.split()[:2] for line in lines[2:5]] == [
         ["exact"] * 2,
@@ -66,7 +75,7 @@ def test_a_run_directory_with_a_blow_up_that_is_expected(here, capfd):
     ]
     assert sum(line.endswith("chosen") for line in lines) == 1
     lines = lines[6:]
-    assert lines[0].split() == "flow status end t loss from to steps rejected compile s run s".split()
+    assert lines[0].split() == "flow status end t last good t loss from to steps rejected compile s run s".split()
     assert lines[1].split()[:3] == ["exact", "completed", "120"]
     assert lines[2].split()[:2] == ["expanded", "blow-up"]
 
@@ -108,7 +117,9 @@ def test_an_unexpected_blow_up_is_status_3_and_keeps_what_was_computed(here, cap
     assert theory.cli.main(["simulate", "sum.toml", "-o", "out", "--set", "flow.kinds=expanded"]) == 3
     out, err = capfd.readouterr()
     assert "expanded  blow-up" in out
-    assert err.startswith("staircase: expanded: blow-up, ") and err.endswith("What was computed is in out.\n")
+    assert err.splitlines()[-1].startswith("staircase: expanded: blow-up, ") and err.endswith(
+        "What was computed is in out.\n"
+    )
     assert (here / "out" / "trajectories.nc").is_file()
 
 
@@ -146,6 +157,102 @@ def test_mistakes_are_one_sentence_before_any_work(here, capfd, monkeypatch, wor
     assert os.listdir(here) == ["sum.toml"]
 
 
+EVENTS = """
+[flow.events.escape]
+when = "loss-falls"
+fraction = 0.95
+[flow.events.tenfold]
+when = "norm-passes"
+factor = 10.0
+parameter = "E"
+ends = true
+"""
+
+
+def test_events_of_the_file_are_printed_and_recorded(here, capfd):
+    (here / "events.toml").write_text(TEXT + EVENTS)
+    words = ["simulate", "events.toml", "-o", "out", "--set", "flow.kinds=exact", "--set", "data.numbers=2"]
+    assert theory.cli.main(words) == 0
+    lines = capfd.readouterr().out.splitlines()
+    summary = json.loads((here / "out" / "summary.json").read_text())["flows"]["exact"]
+    time = summary["events"]["escape"]["time"]
+    assert 0 < time < 120 and lines[-3] == f"exact: escape at t = {time:.8g} (the loss falls to 0.95 of its start)"
+    assert lines[-2] == "exact: tenfold did not happen (the norm of E passes 10 times its start)"
+    resolved = load_experiment(here / "out" / "experiment.toml")
+    assert resolved.events() == load_experiment("events.toml").events()
+    ended = [*words[:3], "ended", *words[4:], "--set", "flow.events.escape.ends=true"]
+    assert theory.cli.main(ended) == 0
+    summary = json.loads((here / "ended" / "summary.json").read_text())["flows"]["exact"]
+    assert summary["status"] == "event" and summary["stop_time"] == time
+    capfd.readouterr()
+    for change, sentence in (
+        ("flow.events.escape.fractoin=0.5", "did you mean 'fraction'"),
+        ("flow.events.escape.fraction=2.0", "[flow.events.escape] the fraction of the loss must lie between"),
+        ("flow.events.escape.rate=2.0", "loss-falls does not take 'rate'"),
+        ("flow.events.escape.when=loss", "did you mean 'loss-falls'"),
+        ("flow.events.tenfold.parameter=F", "[flow] the event 'tenfold' names no parameter: 'F'"),
+    ):
+        assert theory.cli.main([*words, "--force", "--set", change]) == 2
+        err = capfd.readouterr().err
+        assert sentence in err and err.count("\n") == 1, err
+
+
+def equal_runs(first, second):
+    ours, theirs = (load_trajectories(path / "trajectories.nc") for path in (first, second))
+    for flow in theirs:
+        np.testing.assert_array_equal(ours[flow]["E"], theirs[flow]["E"])
+        for key in ("status", "stop_time", "steps_accepted", "steps_rejected", "events"):
+            assert ours[flow].attributes[key] == theirs[flow].attributes[key]
+
+
+def test_a_run_that_took_too_many_steps_is_resumed(here, capfd):
+    words = ["simulate", "sum.toml", "--set", "flow.expected=blow-up", "-q", "-o"]
+    assert theory.cli.main([*words, "straight"]) == 0
+    assert theory.cli.main([*words, "out", "--set", "flow.max_steps=20"]) == 3
+    assert sorted(os.listdir(here / "out.partial")) == ["exact.npz", "expanded.npz", "experiment.toml"]
+    assert json.loads((here / "out" / "summary.json").read_text())["flows"]["exact"]["status"] == "max-steps"
+    capfd.readouterr()
+    assert theory.cli.main([*words, "out", "--force", "--resume", "--set", "flow.rtol=1e-7"]) == 2
+    assert "is of another experiment: flow.rtol was 1e-08 and is 1e-07; restore it" in capfd.readouterr().err
+    assert theory.cli.main([*words, "new", "--resume"]) == 2
+    assert "no unfinished run in 'new.partial' to resume" in capfd.readouterr().err
+    (here / "fresh.partial").mkdir()
+    assert theory.cli.main([*words, "fresh"]) == 2
+    assert "an unfinished run in 'fresh.partial': go on with it by --resume" in capfd.readouterr().err
+    assert theory.cli.main([*words, "out", "--resume"]) == 0
+    equal_runs(here / "out", here / "straight")
+    assert not (here / "out.partial").exists()
+
+
+def test_a_killed_command_is_resumed_and_finished_flows_are_not_run_again(here, monkeypatch):
+    """Killed when the first flow is whole and the second under way; each has its snapshot."""
+    words = ["simulate", "sum.toml", "-q", "--set", "flow.expected=blow-up"]
+    assert theory.cli.main([*words, "-o", "straight"]) == 0
+    code = (
+        "import os, signal, sys, simulate.flow as flow\nfrom theory.cli import main\n"
+        "inner = flow._segments\n"
+        "def segments(compiled, plan, state, shown):\n"
+        "    for number, state in enumerate(inner(compiled, plan, state, shown)):\n"
+        "        yield state\n"
+        "        if plan.problem.field.name == 'expanded' and number == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "flow._segments = segments\n"
+        "flow.Snapshot.due = lambda self, seconds: True\n"
+        "main(sys.argv[1:])"
+    )
+    path = os.pathsep.join(map(str, sys.path))
+    killed = subprocess.run([sys.executable, "-c", code, *words, "-o", "out"], env={**os.environ, "PYTHONPATH": path})
+    assert killed.returncode == -signal.SIGKILL and not (here / "out").exists()
+    before = {name: (here / "out.partial" / f"{name}.npz").read_bytes() for name in ("exact", "expanded")}
+    written = []
+    write = simulate.snapshots.Snapshot.write
+    monkeypatch.setattr(
+        simulate.snapshots.Snapshot, "write", lambda self, *a: (written.append(self.path.stem), write(self, *a))
+    )
+    assert theory.cli.main([*words, "-o", "out", "--resume"]) == 0
+    assert set(written) == {"expanded"} and before["exact"]
+    equal_runs(here / "out", here / "straight")
+
+
 def test_half_loss_out_of_reach_is_status_3(here, capfd):
     words = ["simulate", "sum.toml", "--set", "flow.until=half-loss", "--set", "flow.max_time=0.5"]
     assert theory.cli.main(words) == 3
@@ -157,5 +264,5 @@ def test_half_loss_out_of_reach_is_status_3(here, capfd):
 def test_solvers_are_listed(here, capfd):
     assert theory.cli.main(["list"]) == 0
     out, err = capfd.readouterr()
-    assert err == "" and "solvers\n  tsit5     explicit" in out
+    assert err == "" and re.search(r"solvers\n  tsit5 +explicit", out)
     assert theory.cli.main(["simulate"]) == 2

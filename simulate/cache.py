@@ -1,0 +1,67 @@
+"""A cache of compiled flows on disk, so that a second process does not compile what a first one did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from theory.errors import UserError
+
+VARIABLE = "STAIRCASE_CACHE_DIR"
+_OFF = ("", "off", "0")
+_LIMIT = 2_000_000_000
+
+
+def default_directory() -> Path:
+    """Where the operating system keeps what may be thrown away: the user's cache directory."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "context-staircase" / "compiled"
+
+
+def enable(directory: str | os.PathLike[str] | None = None) -> Path | None:
+    """Keep compiled programs in `directory` from now on, and use those that are there.
+
+    What is looked up is the program after tracing together with the versions and the machine, so nothing stale is ever used;
+    tracing itself is not saved. The commands of `staircase` call this; in Python it is for the caller to do.
+
+    **Arguments:** `directory`: by default what the environment variable `STAIRCASE_CACHE_DIR` says ("off": no cache), else
+    where jax was already told to keep its cache, else `default_directory()`.
+
+    **Returns:** the directory, or None without a cache. **Raises:** `UserError` when a directory that was asked for cannot be
+    written to; a default one is left out silently.
+    """
+    import jax
+
+    asked = os.environ.get(VARIABLE) if directory is None else os.fspath(directory)
+    if asked is not None and asked.lower() in _OFF:
+        return None
+    if asked is None and jax.config.jax_compilation_cache_dir:
+        return Path(jax.config.jax_compilation_cache_dir)
+    chosen = Path(asked) if asked is not None else default_directory()
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        writable = os.access(chosen, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        if asked is None:
+            return None
+        raise UserError(f"the cache directory {str(chosen)!r} cannot be written to; {VARIABLE}=off does without one.")
+    jax.config.update("jax_compilation_cache_dir", str(chosen))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    if _can_lock():
+        jax.config.update("jax_compilation_cache_max_size", _LIMIT)
+    return chosen
+
+
+def _can_lock() -> bool:
+    """Whether jax can hold the cache below a size, which it does under a file lock."""
+    import importlib.util
+
+    return importlib.util.find_spec("filelock") is not None
