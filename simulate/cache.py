@@ -41,8 +41,9 @@ def enable(directory: str | os.PathLike[str] | None = None) -> Path | None:
     asked = os.environ.get(VARIABLE) if directory is None else os.fspath(directory)
     if asked is not None and asked.lower() in _OFF:
         return None
-    if asked is None and jax.config.jax_compilation_cache_dir:
-        return Path(jax.config.jax_compilation_cache_dir)
+    known = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if asked is None and known:
+        return Path(known)
     chosen = Path(asked) if asked is not None else default_directory()
     try:
         chosen.mkdir(parents=True, exist_ok=True)

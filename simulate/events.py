@@ -49,30 +49,29 @@ def loss_falls(
     *, fraction: float | None = None, drop: float | None = None, level: float | None = None, ends: bool = False
 ) -> Event:
     """Escape: the loss falls to `fraction` of its initial value, by `drop` nats, or to `level`; exactly one is given."""
-    chosen = _one("a fall of the loss", fraction=fraction, drop=drop, level=level)
+    chosen, value = _one("a fall of the loss", fraction=fraction, drop=drop, level=level)
     if chosen == "fraction":
-        if not 0 < fraction < 1:  # pyright: ignore[reportOptionalOperand]
-            raise UserError(f"the fraction of the loss must lie between 0 and 1, but is {fraction!r}")
-        return Event("loss", False, float(fraction), 0.0, ends, f"the loss falls to {fraction:g} of its start")  # pyright: ignore[reportArgumentType]
+        if not 0 < value < 1:
+            raise UserError(f"the fraction of the loss must lie between 0 and 1, but is {value!r}")
+        return Event("loss", False, value, 0.0, ends, f"the loss falls to {value:g} of its start")
+    _positive(f"{chosen} of the loss", value)
     if chosen == "drop":
-        _positive("drop of the loss", drop)
-        return Event("loss", False, 1.0, -float(drop), ends, f"the loss falls by {drop:g}")  # pyright: ignore[reportArgumentType]
-    _positive("level of the loss", level)
-    return Event("loss", False, 0.0, float(level), ends, f"the loss falls to {level:g}")  # pyright: ignore[reportArgumentType]
+        return Event("loss", False, 1.0, -value, ends, f"the loss falls by {value:g}")
+    return Event("loss", False, 0.0, value, ends, f"the loss falls to {value:g}")
 
 
 def norm_passes(
     *, level: float | None = None, factor: float | None = None, parameter: str | None = None, ends: bool = False
 ) -> Event:
     """The Frobenius norm of `parameter` (of all together by default) rises to `level`, or to `factor` times its start."""
-    chosen = _one("a norm to pass", level=level, factor=factor)
+    chosen, value = _one("a norm to pass", level=level, factor=factor)
     what = f"the norm of {parameter}" if parameter else "the norm of all parameters"
     if chosen == "level":
-        _positive("level of the norm", level)
-        return Event("norm", True, 0.0, float(level), ends, f"{what} passes {level:g}", parameter)  # pyright: ignore[reportArgumentType]
-    if not (isinstance(factor, int | float) and math.isfinite(factor) and factor > 1):
-        raise UserError(f"the factor of the norm must be greater than 1, but is {factor!r}")
-    return Event("norm", True, float(factor), 0.0, ends, f"{what} passes {factor:g} times its start", parameter)
+        _positive("level of the norm", value)
+        return Event("norm", True, 0.0, value, ends, f"{what} passes {value:g}", parameter)
+    if not (math.isfinite(value) and value > 1):
+        raise UserError(f"the factor of the norm must be greater than 1, but is {value!r}")
+    return Event("norm", True, value, 0.0, ends, f"{what} passes {value:g} times its start", parameter)
 
 
 def converged(*, rate: float, ends: bool = True) -> Event:
@@ -95,13 +94,13 @@ def crosses(
     return Event(function, rising, 0.0, float(level), ends, f"{name} {'rises' if rising else 'falls'} to {level:g}")
 
 
-def _one(what: str, **given: float | None) -> str:
-    found = [name for name, value in given.items() if value is not None]
+def _one(what: str, **given: float | None) -> tuple[str, float]:
+    found = [(name, float(value)) for name, value in given.items() if value is not None]
     if len(found) != 1:
         raise UserError(f"{what} needs exactly one of {', '.join(given)}")
     return found[0]
 
 
-def _positive(what: str, value: float | None) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+def _positive(what: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
         raise UserError(f"the {what} must be a positive number, but is {value!r}")

@@ -137,7 +137,9 @@ def _announcement(kind: str, announce: Callable[[str], None]) -> Callable[[int],
 
     def say(needed: int) -> None:
         free = available_bytes()
-        announce(f"{kind}: takes {readable(needed)} of memory" + ("" if free is None else f", {readable(free)} are free"))
+        announce(
+            f"{kind}: takes {readable(needed)} of memory" + ("" if free is None else f", {readable(free)} are free")
+        )
 
     return say
 

@@ -84,7 +84,8 @@ class Snapshot:
         started = time.perf_counter()
         arrays = {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
         content = io.BytesIO()
-        np.savez(content, **arrays, **{_DESCRIPTION: np.array(json.dumps({**self._description, "seconds": seconds}))})
+        arrays[_DESCRIPTION] = np.array(json.dumps({**self._description, "seconds": seconds}))
+        np.savez(content, allow_pickle=False, **arrays)
         write_atomically(self.path, content.getvalue())
         self._written = time.perf_counter()
         self._took = self._written - started

@@ -12,7 +12,7 @@ import enum
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -224,7 +224,7 @@ class Program:
             return total_norm(field(t, dict(parameters), data))
         return event.quantity(parameters, data)  # pyright: ignore[reportCallIssue]
 
-    def _quantities(self, moments: list[tuple[Any, Mapping[str, Any]]], data: Any, dtype: Any) -> Any:
+    def _quantities(self, moments: Sequence[tuple[Any, Mapping[str, Any]]], data: Any, dtype: Any) -> Any:
         """Each event's quantity at its own moment (a time and the parameters then), (event,)."""
         pairs = zip(self.events, moments, strict=True)
         found = [jnp.asarray(self._quantity(event, t, here, data), dtype) for event, (t, here) in pairs]
