@@ -54,9 +54,9 @@ def simulate(
     from simulate.run import cost_report, event_lines, flow_table, run_flows, run_noise, write_run
 
     cache.enable()
-    if not quiet:
-        typer.echo(f"one right-hand side\n{cost_report(loaded)}\n")
     try:
+        if not quiet:
+            typer.echo(f"one right-hand side\n{cost_report(loaded)}\n")
         trajectories = run_flows(
             loaded,
             progress=not quiet and sys.stderr.isatty(),

@@ -459,6 +459,7 @@ class Experiment:
         check_noise("missing" if batch is None else batch, training is None or training.replacement, noise.paths)
         assert isinstance(batch, int)
         return batch
+
     def events(self) -> dict[str, Event]:
         """The events of `[flow.events]`, by name."""
         return {name: section.event() for name, section in self.sections.flow.events.items()}
