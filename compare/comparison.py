@@ -214,14 +214,15 @@ def _agreement(reference: Trajectory, prediction: Trajectory, threshold: float) 
     windows: dict[str, float] = {}
     time_axis = 0 if reference.seeds is None else 1
     for name in ours:
-        trained, predicted = _aligned(reference, prediction, name)
+        trained, predicted = aligned(reference, prediction, name)
         # Displacements are from each trajectory's own start, whether or not that time is shared.
         moved = np.take(trained - np.take(trained, [0], time_axis), at_reference, time_axis)
         moved_predicted = (predicted - predicted[:1])[at_prediction]
         trained, predicted = np.take(trained, at_reference, time_axis), predicted[at_prediction]
-        errors[name] = _relative_error(trained, predicted)
-        directions[name] = _cosine(trained, predicted)
-        displacements[name] = _cosine(moved, moved_predicted)
+        flat, flat_predicted = (_flat(array, predicted.ndim) for array in (trained, predicted))
+        errors[name] = relative_error(flat, flat_predicted)
+        directions[name] = cosine(flat, flat_predicted)
+        displacements[name] = cosine(*(_flat(array, predicted.ndim) for array in (moved, moved_predicted)))
         nulls[name], null_stds[name] = _matching_null(moved, moved_predicted)
         windows[name] = validity_window(times, errors[name], threshold)
     return Agreement(
@@ -404,7 +405,7 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def _aligned(reference: Trajectory, prediction: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
+def aligned(reference: Trajectory, prediction: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Both arrays, ([seed,] time, axes in the prediction's order)."""
     predicted = parameter(prediction, name)
     trained = _in_axes_of(parameter(reference, name), predicted, name, reference, prediction)
@@ -460,17 +461,17 @@ def _flat(array: np.ndarray, predicted_ndim: int) -> np.ndarray:
     return array.reshape(*array.shape[:leading], -1)
 
 
-def _relative_error(trained: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    flat, flat_predicted = _flat(trained, predicted.ndim), _flat(predicted, predicted.ndim)
-    distance = np.linalg.norm(flat_predicted - flat, axis=-1)
-    size = np.broadcast_to(np.linalg.norm(flat, axis=-1), distance.shape)
+def relative_error(reference: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """‖predicted − reference‖ / ‖reference‖ over the last axis; 0 where both are 0, inf where the reference alone is."""
+    distance = np.linalg.norm(predicted - reference, axis=-1)
+    size = np.broadcast_to(np.linalg.norm(reference, axis=-1), distance.shape)
     return np.divide(distance, size, out=np.where(distance == 0, 0.0, np.inf), where=size > 0)
 
 
-def _cosine(trained: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    flat, flat_predicted = _flat(trained, predicted.ndim), _flat(predicted, predicted.ndim)
-    product = np.sum(flat * flat_predicted, axis=-1)
-    size = np.linalg.norm(flat, axis=-1) * np.linalg.norm(flat_predicted, axis=-1)
+def cosine(reference: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """The cosine of the two over the last axis; nan where one of them is 0."""
+    product = np.sum(reference * predicted, axis=-1)
+    size = np.linalg.norm(reference, axis=-1) * np.linalg.norm(predicted, axis=-1)
     return np.divide(product, size, out=np.full(product.shape, np.nan), where=size > 0)
 
 
