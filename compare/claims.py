@@ -25,6 +25,8 @@ class Evidence:
     - `correlations`: flow → ρ_(0) along it, and "training" → along the main training.
     - `flows`: flow → its trajectory.
     - `half_loss`: the time at which the main training's loss has halved (mean over seeds), nan if it has not.
+    - `coverage`: the share of the main training's measurements inside the band that `[noise]` predicts, and where; None
+      without one.
     """
 
     agreements: Mapping[str, Agreement]
@@ -32,6 +34,27 @@ class Evidence:
     correlations: Mapping[str, SignatureCorrelation]
     flows: Mapping[str, Trajectory]
     half_loss: float
+    coverage: BandCoverage | None = None
+
+
+@dataclass(frozen=True)
+class BandCoverage:
+    """The share of a training's measurements inside its predicted band, pooled over seeds, save times and observables."""
+
+    share: float
+    level: float
+    seeds: int
+    times: int
+    observables: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "coverage": jsonable(self.share),
+            "level": self.level,
+            "seeds": self.seeds,
+            "times": self.times,
+            "observables": list(self.observables),
+        }
 
 
 @dataclass(frozen=True)
@@ -150,6 +173,14 @@ def _last_good_time(evidence: Evidence, subject: _Subject) -> tuple[float, str]:
     return float(flow.attributes["last_good_time"]), f"flow {subject.flow}, status {flow.status}"
 
 
+def _band_coverage(evidence: Evidence, subject: _Subject) -> tuple[float, str]:
+    found = evidence.coverage
+    if found is None:
+        return math.nan, "no band was predicted"
+    where = f"{found.seeds} seeds, {found.times} times, {', '.join(found.observables)}"
+    return found.share, f"share inside the predicted {found.level:.0%} band: {where}"
+
+
 MEASURES: dict[str, _Measure] = {
     "worst-relative-error": _worst_relative_error,
     "relative-error": _relative_error,
@@ -159,6 +190,7 @@ MEASURES: dict[str, _Measure] = {
     "error-slope": _error_slope,
     "signature-correlation-peak": _correlation_peak,
     "last-good-time": _last_good_time,
+    "band-coverage": _band_coverage,
 }
 _OF_ERROR_OVER_RATES = ("error-ratio", "error-slope")
 _OF_TRAINING_TOO = ("signature-correlation-peak",)
@@ -187,6 +219,8 @@ def check_claims(
             )
         if not flows and (claim.flow is not None or claim.measure not in _OF_TRAINING_TOO):
             raise UserError(f"claim {name!r} ({claim.measure}) is about a flow, but none starts where this run starts")
+        if claim.measure == "band-coverage" and (experiment.noise is None or experiment.training is None):
+            raise UserError(f"claim {name!r} (band-coverage) needs the sections [noise] and [training]")
         if rates is None:
             rates = len(set(experiment.training.learning_rate))
         if claim.measure in _OF_ERROR_OVER_RATES and rates < 2:
@@ -208,7 +242,9 @@ def evaluate_claims(claims: Mapping[str, ClaimSection], evidence: Evidence, *, p
     """
     verdicts = []
     for name, claim in claims.items():
-        flow = claim.flow or (None if claim.measure in _OF_TRAINING_TOO else next(iter(evidence.flows)))
+        flow = claim.flow or (
+            None if claim.measure in (*_OF_TRAINING_TOO, "band-coverage") else next(iter(evidence.flows))
+        )
         measured, scope = MEASURES[claim.measure](evidence, _Subject(flow, claim.parameter or parameter, claim.at))
         text = claim.remark or name.replace("_", " ").replace("-", " ")
         verdicts.append(Verdict(name, text, claim.measure, scope, measured, claim.comparison, claim.threshold))

@@ -24,6 +24,7 @@ from compare.similarity import SignatureCorrelation, embedding_norms
 from simulate.trajectory import Trajectory
 
 TRAINED = "#7a7a7a"
+BAND = "#b3161b"
 # Okabe and Ito's palette: distinguishable with every common kind of colour vision.
 PREDICTED = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DASHES = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
@@ -37,8 +38,11 @@ def canvas(columns: int = 1, *, width: float = 6.0, height: float = 3.6) -> tupl
     return figure, [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
 
 
-def loss(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory]) -> Axes:
-    """Loss of the training and of each flow over t; the legend gives each half-loss time."""
+def loss(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory], noise: Trajectory | None = None) -> Axes:
+    """Loss of the training and of each flow over t; the legend gives each half-loss time.
+
+    **Arguments:** `noise`: from `simulate.noise.predict_band`; the band in which each seed is predicted to lie is shaded.
+    """
     own = _series(trained, "loss")
     ax.plot(
         trained.times,
@@ -54,6 +58,9 @@ def loss(ax: Axes, trained: Trajectory, predictions: Sequence[Trajectory]) -> Ax
         label = f"{prediction.name}: {_halves(prediction.times, series)}"
         ax.plot(prediction.times, series, label=label + _blow_up(prediction), **_style(i))
         _mark_end(ax, prediction, prediction.times, series, i)
+    if noise is not None:
+        for side, label in (("lower", "predicted 95 % band of a seed"), ("upper", None)):
+            ax.plot(noise.times, _series(noise, f"loss_{side}"), color=BAND, linewidth=1, linestyle=":", label=label)
     start = float(_middle(own)[0])
     ax.axhline(start / 2, color="0.6", linewidth=0.8, label=f"half of {start:.4g}")
     # A flow that blows up would stretch the axis until nothing else is visible.

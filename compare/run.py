@@ -16,7 +16,7 @@ import numpy as np
 
 import simulate.run
 from compare import figures
-from compare.claims import Evidence, Verdict, check_claims, evaluate_claims
+from compare.claims import BandCoverage, Evidence, Verdict, check_claims, evaluate_claims
 from compare.comparison import (
     Comparison,
     Convergence,
@@ -38,6 +38,7 @@ from compare.similarity import (
     signature_similarity,
 )
 from compare.training import check_training, train
+from simulate.noise import LEVEL, coverage
 from simulate.schedule import Schedule
 from simulate.trajectory import Trajectory, save_trajectories
 from theory.errors import NumericalFailure, UserError
@@ -60,6 +61,7 @@ class ComparisonRun:
     - `convergences`: flow → its error at the learning rates (empty with a single one).
     - `correlations`: flow kind or training name → ρ_(0) along it.
     - `seconds`: wall time by stage.
+    - `band`, `coverage`: of minibatch training, where the experiment has `[noise]`.
     """
 
     experiment: Experiment
@@ -72,11 +74,18 @@ class ComparisonRun:
     correlations: Mapping[str, SignatureCorrelation]
     claims: tuple[Verdict, ...]
     seconds: Mapping[str, float]
+    band: Trajectory | None = None
+    coverage: BandCoverage | None = None
 
     @property
     def main(self) -> Trajectory:
         """The training at the first learning rate of the file."""
         return next(iter(self.trainings.values()))
+
+    @property
+    def trajectories(self) -> dict[str, Trajectory]:
+        """Everything that has times: flows, trainings and, where there is one, the band as "noise"."""
+        return {**self.flows, **self.trainings, **({} if self.band is None else {"noise": self.band})}
 
     def failures(self) -> list[str]:
         """One sentence for each run whose numbers failed in a way the experiment does not expect."""
@@ -119,6 +128,7 @@ def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, pro
             name: compare(run, *flows.values(), threshold=VALIDITY_THRESHOLD) for name, run in trainings.items()
         }
     main_name, main = next(iter(trainings.items()))
+    band, covered = _band(experiment, main, seconds)
     half_loss = _mean(_half_loss_time(main))
     convergences = {}
     if predicted:
@@ -135,6 +145,7 @@ def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, pro
         correlations={**{kind: correlations[kind] for kind in flows}, "training": correlations[main_name]},
         flows=flows,
         half_loss=half_loss,
+        coverage=covered,
     )
     claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)
     seconds["comparison"] = time.perf_counter() - started
@@ -149,7 +160,25 @@ def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, pro
         correlations,
         claims,
         seconds,
+        band,
+        covered,
     )
+
+
+def _band(
+    experiment: Experiment, main: Trajectory, seconds: dict[str, float]
+) -> tuple[Trajectory | None, BandCoverage | None]:
+    """The band that `[noise]` predicts at the save times of the main training, and how much of that lies inside."""
+    if experiment.noise is None or experiment.training is None or main.status != "completed":
+        return None, None
+    started = time.perf_counter()
+    band = simulate.run.run_noise(experiment, schedule=Schedule(main.times))
+    names = tuple(name for name in band.series_names if f"{name}_lower" in band.series_names)
+    observables = tuple(dict.fromkeys(("loss", *experiment.noise.observables, *names)))
+    share = coverage(band, main, observables)
+    seconds["noise"] = time.perf_counter() - started
+    seeds = 1 if main.seeds is None else len(main.seeds)
+    return band, BandCoverage(share, LEVEL, seeds, int(np.sum(band.times > 0)), observables)
 
 
 def _with_own_training(
@@ -286,7 +315,7 @@ def write_comparison(directory: Path, run: ComparisonRun) -> dict[str, Any]:
     """
     started = time.perf_counter()
     (directory / "experiment.toml").write_text(run.experiment.to_toml(), encoding="utf-8")
-    save_trajectories(directory / "trajectories.nc", {**run.flows, **run.trainings})
+    save_trajectories(directory / "trajectories.nc", run.trajectories)
     (directory / "equations.tex").write_text(equations_document(run.experiment), encoding="utf-8")
     (directory / "figures").mkdir()
     drawn = draw(run)
@@ -369,6 +398,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
             for name, training in run.trainings.items()
         },
         "learning_rate_convergence": {kind: found.to_dict() for kind, found in run.convergences.items()},
+        "noise": None if run.coverage is None else run.coverage.to_dict(),
         "signature_correlation": {name: found.to_dict() for name, found in run.correlations.items()},
         "equations": equation_lines(experiment),
     }
@@ -419,7 +449,7 @@ def draw(run: ComparisonRun) -> dict[str, tuple[figures.Figure, str]]:
 
     if "loss" in main.series_names:
         figure, (ax,) = figures.canvas()
-        figures.loss(ax, main, flows)
+        figures.loss(ax, main, flows, run.band)
         drawn["loss"] = (
             figure,
             (
