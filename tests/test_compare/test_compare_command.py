@@ -120,7 +120,7 @@ def test_the_summary_holds_the_numbers_that_the_arrays_give(run):
 
 def test_every_measure_is_claimed_and_judged(run):
     claims = json.loads((run / "summary.json").read_text(encoding="utf-8"))["claims"]
-    assert {claim["measure"] for claim in claims} == set(MEASURES)
+    assert {claim["measure"] for claim in claims} == set(MEASURES) - {"band-coverage"}  # see test_run_sections
     verdicts = {claim["name"]: claim["verdict"] for claim in claims}
     assert verdicts.pop("too_good") == "fails"
     assert set(verdicts.values()) == {"holds"}, claims
