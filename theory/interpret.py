@@ -31,8 +31,36 @@ def evaluate(
 
     **Raises:** `UserError` when the parameters do not fit the architecture or each other.
     """
+    values = _values(architecture, parameters, tokens, xp, epsilon)
     sizes = add_axis_sizes(architecture, parameters, tokens.shape[1])
     order = (SAMPLE, POSITION, LABEL) if architecture.labels_per_position else (SAMPLE, LABEL)
+    array, axes = values[id(architecture.logits)]
+    if SAMPLE not in axes:
+        # Logits that ignore the tokens are the same for every sample.
+        array, axes = _expand(array, axes, (SAMPLE, *axes), {**sizes, SAMPLE: tokens.shape[0]}, xp)
+    return _transpose(array, axes, order)
+
+
+def evaluate_node(
+    architecture: Architecture, parameters: Mapping[str, Any], tokens: Any, node: Expression, xp: ModuleType = np
+) -> Named:
+    """The array of one of `architecture.nodes`, e.g. the attention weights of a softmax, and the names of its axes.
+
+    **Arguments:** as for `evaluate`. The sample axis is first; it is absent where the node does not depend on tokens.
+    """
+    return _values(architecture, parameters, tokens, xp, 1.0, last=node)[id(node)]
+
+
+def _values(
+    architecture: Architecture,
+    parameters: Mapping[str, Any],
+    tokens: Any,
+    xp: ModuleType,
+    epsilon: Any,
+    last: Expression | None = None,
+) -> dict[int, Named]:
+    """The array of every node, or of every node up to `last`."""
+    sizes = add_axis_sizes(architecture, parameters, tokens.shape[1])
     # Whether tokens are read otherwise than by looking up rows, which needs them one-hot.
     dense = any(
         isinstance(child, lang.Tokens) and not _is_look_up(node) for node in architecture.nodes for child in node.inputs
@@ -40,11 +68,9 @@ def evaluate(
     values: dict[int, Named] = {}
     for node in architecture.nodes:
         values[id(node)] = _apply(node, values, parameters, tokens, sizes, xp, epsilon, dense)
-    array, axes = values[id(architecture.logits)]
-    if SAMPLE not in axes:
-        # Logits that ignore the tokens are the same for every sample.
-        array, axes = _expand(array, axes, (SAMPLE, *axes), {**sizes, SAMPLE: tokens.shape[0]}, xp)
-    return _transpose(array, axes, order)
+        if node is last:
+            break
+    return values
 
 
 def loss(
