@@ -88,7 +88,7 @@ class Ensemble:
 
     def bands(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> xarray.Dataset:
         """Quantiles over the members at each save time, (quantile, time, …), and `members`, how many got there."""
-        series = [name for name, value in self.data.data_vars.items() if value.attrs.get("role") == "series"]
+        series = [str(name) for name, value in self.data.data_vars.items() if value.attrs.get("role") == "series"]
         alive = np.stack([np.isin(self.data["time"].values, member.times) for member in self.members])
         found: dict[str, Any] = {"members": ("time", alive.sum(0))}
         for name in series:
