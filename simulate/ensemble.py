@@ -382,7 +382,7 @@ def _labelled(members: Sequence[Member], runs: Sequence[Trajectory], choices: Se
         found = [run.attributes["events"][name]["time"] for run in runs]
         data[f"event_{name}"] = ("member", [np.nan if value is None else value for value in found])
     shared = ("name", "until", "requested_times", "solver", "rtol", "blow_up", "max_steps", "dtype", "events")
-    attributes = {
+    attributes: dict[str, Any] = {
         "kind": "ensemble",
         "status": "completed" if all(r.status == "completed" for r in runs) else "partial",
     }
