@@ -145,7 +145,7 @@ def certify(
     else:
         expanded = given.get("expanded")
         if expanded is None:
-            chosen_degree = degree if degree is not None else _telling_degree(architecture, keep, loss_kind)
+            chosen_degree = degree if degree is not None else _telling_degree(architecture, kept, keep, loss_kind)
             expanded = derive(architecture, chosen_degree, keep, loss=loss_kind)
         reach = expanded.degree
         singular = _singular(expanded)
@@ -256,8 +256,9 @@ def _taylor_checks(
     highest = int(equations.degree)
     wanted = taylor_coefficients(architecture, parameters, data, highest, kind, vocabulary)
     checks = []
+    # Against the size of all coefficients: those of one parameter may cancel at every order.
+    floor = FLOOR * max(float(np.linalg.norm(value)) for coefficients in wanted for value in coefficients.values())
     for name, spec in architecture.parameters.items():
-        floor = FLOOR * max(float(np.linalg.norm(c[name])) for c in wanted)
         for order in range(highest - int(spec.weight) + 1):
             part = equations.of_degree(order + spec.weight)
             derived = right_hand_sides(part, parameters, data)[name]
@@ -356,6 +357,9 @@ def _present_degrees(
     return found
 
 
+_DIGITS_LOST = 1e-10
+
+
 def _usable(series: list[tuple[float, float]], low: float) -> list[tuple[float, float]]:
     return [(epsilon, error) for epsilon, error in series if low <= error <= SLOPE_RANGE[-1]]
 
@@ -373,6 +377,11 @@ def _slope(
         worst = max((error for epsilon, error in series if epsilon <= 0.5), default=series[-1][1])
         return Check("slope", subject, worst, "no omitted term: equal", worst <= EXACT_BOUND)
     smallest = min(error for _, error in series)
+    if smallest <= _DIGITS_LOST and series[-1][1] > series[-2][1] / 2:
+        # A gradient that cancels (z − sin z at small z) loses digits as ε falls, so that its error stops falling: errors are
+        # those of truncation up to there, and clear of it. No wrong term is as small as that.
+        series = series[: [error for _, error in series].index(smallest) + 1]
+        low = max(low, 30 * smallest)
     if smallest > SLOPE_RANGE[-1]:
         # No approach at all: the terms are wrong, not too few the errors.
         return Check("slope", subject, smallest, f"an error below {SLOPE_RANGE[-1]:g}", False)
@@ -409,20 +418,27 @@ def _derived_to(architecture: Architecture, degree: int, keep: tuple[str, ...], 
         return None
 
 
-def _telling_degree(architecture: Architecture, keep: tuple[str, ...], kind: str) -> int:
-    """Four degrees past the leading one, and further until every equation has a term.
+def _telling_degree(architecture: Architecture, kept: EvolutionEquations, keep: tuple[str, ...], kind: str) -> int:
+    """Four degrees past the leading one, and further until there are two degrees and every equation has a term.
 
-    At the leading degree alone a wrong 1/k! passes unseen.
+    At the leading degree alone a wrong 1/k! passes unseen. The second one is at most twice the first, where the softmax of
+    the loss supplies it; an equation that has no term even with everything kept, or none in eight degrees, is not waited for.
     """
     found: EvolutionEquations | None = None
-    for degree in range(1, 17):
-        further = _derived_to(architecture, degree, keep, kind)
-        found = further or found
-        if found is not None and degree >= found.loss_degrees[0] + 4 and all(map(len, found.values())):
-            break
-    if found is None or found.degree is None:
-        raise UserError(f"no term of the loss of {architecture.name} has a degree up to 16")
-    return int(found.degree)
+    degree = 0
+    while True:
+        degree += 1
+        found = _derived_to(architecture, degree, keep, kind) or found
+        if found is None:
+            if degree == 16:
+                raise UserError(f"no term of the loss of {architecture.name} has a degree up to 16")
+            continue
+        lead = found.loss_degrees[0]
+        waiting = any(not len(found[name]) for name in found if len(kept[name])) and degree < lead + 8
+        alone = len(found.loss_degrees) < 2 and degree < 2 * lead
+        if degree >= lead + 4 and not waiting and not alone:
+            assert found.degree is not None
+            return int(found.degree)
 
 
 def _singular(equations: EvolutionEquations) -> str:

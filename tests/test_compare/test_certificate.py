@@ -438,3 +438,68 @@ def test_a_weight_that_is_no_whole_number_has_no_taylor_series():
 def test_bounds_are_those_that_were_stated():
     assert (certificate.EXACT_BOUND, certificate.TAYLOR_BOUND) == (1e-10, 1e-10)
     assert certificate.SLOPE_TOLERANCE == 0.15 and certificate.SLOPE_RANGE[-1] == 1e-3
+
+
+BREAKABLE = {
+    "feed_forward": (architectures.feed_forward("gelu"), 5, (), "cross_entropy"),
+    "prediction kept": (architectures.feed_forward("gelu"), 5, ("prediction",), "cross_entropy"),
+    "activation kept": (architectures.emb_mlp("tanh"), 6, ("activation",), "cross_entropy"),
+    "squared error": (architectures.emb_mlp("quadratic"), 8, (), "squared_error"),
+}
+
+
+@pytest.mark.parametrize("view", ["as derived", "distinct positions"])
+@pytest.mark.parametrize("case", BREAKABLE)
+def test_a_random_term_that_is_off_by_a_hundredth_is_found(case, view):
+    """In every parameter's equation in turn, whatever the mode: no wrong equation is certified."""
+    architecture, degree, keep, loss = BREAKABLE[case]
+    derived = derive(architecture, degree, keep, loss=loss)
+    if view == "distinct positions":
+        derived = derived.distinct_positions()
+
+    def certified(**equations):
+        return certify(architecture, degree=degree, keep=keep, loss_kind=loss, equations=equations).passed
+
+    assert certified(expanded=derived)
+    rng = np.random.default_rng(5)
+    for name, equation in derived.items():
+        at = int(rng.integers(len(equation.terms)))
+        terms = list(equation.terms)
+        terms[at] = scaled(Fraction(101, 100))(terms[at])
+        edited = dataclasses.replace(equation, terms=tuple(terms))
+        assert not certified(expanded=dataclasses.replace(derived, equations={**derived.equations, name: edited}))
+
+
+def test_a_gradient_that_cancels_is_certified_up_to_the_digits_that_it_keeps():
+    """z − sin z loses digits as ε falls; errors that stop falling there are no wrong power."""
+    z = sympy.Symbol("z")
+    for keep in ((), ("prediction",)):
+        found = certify(architectures.feed_forward(z - sympy.sin(z)), keep=keep)
+        assert found.passed, found.to_text()
+        assert sum(check.kind == "slope" for check in found.checks) >= 2
+
+
+def test_the_degree_that_is_chosen_holds_a_second_one_however_far():
+    """Loss degrees 7 and 14: at the leading one alone a wrong coefficient of the next powers would pass."""
+    assert certify(architectures.emb_mlp("cube")).degree == 14
+
+
+def test_a_parameter_whose_gradient_vanishes_is_not_waited_for():
+    """A bias that shifts all scores of a row alike has no gradient, at any degree."""
+
+    def shifted(p, x):
+        w = embed(p.E, x)
+        query = dot(p.Q, last(w), over="embed")
+        scores = dot(query, dot(p.K, w, over="embed"), over="key") + dot(p.b, query, over="key")
+        return dot(p.U, dot(softmax(scores, over="position"), w, over="position"), over="embed")
+
+    axes = {
+        "E": ("token", "embed"),
+        "Q": ("key", "embed"),
+        "K": ("key", "embed"),
+        "b": ("key",),
+        "U": ("label", "embed"),
+    }
+    found = certify(Architecture(shifted, axes))
+    assert found.degree == 6 and found.passed, found.to_text()
+    assert any("db/dt has no term" in note for note in found.notes)
