@@ -41,7 +41,7 @@ class SignatureSimilarity:
     @property
     def constant(self) -> bool:
         """Whether every pair has the same similarity, so that no correlation is defined."""
-        return bool(np.ptp(_pairs(self.matrix)) <= _CONSTANT)
+        return bool(np.ptp(pairs(self.matrix)) <= _CONSTANT)
 
     @property
     def note(self) -> str:
@@ -136,18 +136,18 @@ def signature_correlation(
     **Raises:** `UserError` when `embedding` is no parameter with a token axis and another one.
     """
     vectors = embeddings(trajectory, embedding)[..., similarity.tokens, :]
-    target = _pairs(similarity.matrix)
+    target = pairs(similarity.matrix)
     ranks = rankdata(target)
     members = vectors.reshape(-1, *vectors.shape[-2:])
     pearson, spearman, one_minus_mse = (np.full(len(members), math.nan) for _ in range(3))
     for i, rows in enumerate(members):
         if not np.all(np.isfinite(rows)):
             continue
-        measured = _pairs(signatures.cosine_similarity(rows))
+        measured = pairs(signatures.cosine_similarity(rows))
         one_minus_mse[i] = 1.0 - np.mean((measured - target) ** 2)
         if not similarity.constant:
-            pearson[i] = _pearson(measured, target)
-            spearman[i] = _pearson(rankdata(measured), ranks)
+            pearson[i] = pearson_correlation(measured, target)
+            spearman[i] = pearson_correlation(rankdata(measured), ranks)
     shape = vectors.shape[:-2]
     return SignatureCorrelation(
         name=trajectory.name,
@@ -190,12 +190,13 @@ def embedding_parameter(architecture: Architecture) -> str:
     raise UserError(f"{architecture.name} embeds no tokens: none of its parameters has an axis 'token' and another one")
 
 
-def _pairs(matrix: np.ndarray) -> np.ndarray:
-    """The strict upper triangle a < b."""
+def pairs(matrix: np.ndarray) -> np.ndarray:
+    """The strict upper triangle a < b of a matrix (token, token), as (pair,)."""
     return matrix[np.triu_indices(len(matrix), k=1)]
 
 
-def _pearson(a: np.ndarray, b: np.ndarray) -> float:
+def pearson_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Pearson's correlation of two arrays (pair,); nan where one of them is constant."""
     a, b = a - a.mean(), b - b.mean()
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b / size) if size > 0 else math.nan
