@@ -124,7 +124,7 @@ def _softmax(architecture: Architecture, wanted: str | None) -> tuple[str, Softm
         raise UserError(f"{architecture.name} has no softmax over positions, so it attends to nothing")
     if wanted is not None and wanted not in found:
         raise UserError(
-            f"{architecture.name} has no softmax over positions called {wanted!r}: {nearest(wanted, found)}"
+            f"{architecture.name} has no softmax over positions called {wanted!r}; {nearest(wanted, found)}"
         )
     name = next(iter(found)) if wanted is None else wanted
     return name, found[name]

@@ -62,7 +62,7 @@ def band(
     if not 0 < confidence < 1:
         raise UserError(f"the confidence of a band lies between 0 and 1, found {confidence!r}")
     if nan_policy not in ("propagate", "omit"):
-        raise UserError(f"unknown nan_policy {nan_policy!r}: {nearest(nan_policy, ('propagate', 'omit'))}")
+        raise UserError(f"unknown nan_policy {nan_policy!r}; {nearest(nan_policy, ('propagate', 'omit'))}")
     there = ~np.isnan(series)
     if nan_policy == "propagate":
         there &= there.all(axis=0)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from theory.cli import checked_output
 from theory.errors import NumericalFailure, UserError
 
 
@@ -50,8 +51,14 @@ def compare(
 
     from compare.run import run_comparison, write_comparison
 
+    def announce(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
     with training_folder(directory, loaded.to_toml()) as snapshots:
-        result = run_comparison(loaded, snapshots=snapshots, progress=not quiet and sys.stderr.isatty())
+        result = run_comparison(
+            loaded, snapshots=snapshots, progress=not quiet and sys.stderr.isatty(), announce=announce
+        )
         with run_directory(directory, force=force) as target:
             write_comparison(target, result)
     if not quiet:
@@ -78,14 +85,21 @@ def compare(
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory of `staircase compare`.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write; DIR/report.html by default.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            callback=checked_output,
+            help="Where to write; DIR/report.html by default.",
+        ),
     ] = None,
 ) -> None:
     """Write the HTML report of a run directory anew, one file that needs no network."""
     if not directory.is_dir():
         raise UserError(f"there is no run directory {str(directory)!r}")
     from compare.run import report_of
-    from theory.cli import write_atomically
+    from theory.files import write_atomically
 
     path = directory / "report.html" if output is None else output
     write_atomically(path, report_of(directory).encode())

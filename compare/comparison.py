@@ -69,7 +69,7 @@ class Agreement:
         """The largest relative error of `parameter` over shared times ≤ `until` and seeds."""
         if parameter not in self.relative_error:
             raise UserError(
-                f"no error was computed for parameter {parameter!r}: {nearest(parameter, self.relative_error)}"
+                f"no error was computed for parameter {parameter!r}; {nearest(parameter, self.relative_error)}"
             )
         return float(np.max(self.relative_error[parameter][..., self.times <= until]))
 
@@ -111,7 +111,7 @@ class Comparison:
         for agreement in self.agreements:
             if agreement.name == name:
                 return agreement
-        raise UserError(f"no prediction named {name!r}: {nearest(name, [a.name for a in self.agreements])}")
+        raise UserError(f"no prediction named {name!r}; {nearest(name, [a.name for a in self.agreements])}")
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -196,13 +196,13 @@ def _agreement(reference: Trajectory, prediction: Trajectory, threshold: float) 
         if name not in theirs:
             raise UserError(
                 f"prediction {prediction.name!r} lacks parameter {name!r} of "
-                f"{reference.name!r}: {nearest(name, theirs)}"
+                f"{reference.name!r}; {nearest(name, theirs)}"
             )
     for name in theirs:
         if name not in ours:
             raise UserError(
                 f"reference {reference.name!r} lacks parameter {name!r} of prediction "
-                f"{prediction.name!r}: {nearest(name, ours)}"
+                f"{prediction.name!r}; {nearest(name, ours)}"
             )
     at_reference, at_prediction = shared_times(reference, prediction)
     times = reference.parameter_times[at_reference]
@@ -369,7 +369,7 @@ def learning_rate_convergence(
     for run in trainings:
         agreement = _agreement(run, prediction, threshold=1.0)
         if parameter not in agreement.relative_error:
-            raise UserError(f"no parameter {parameter!r}: {nearest(parameter, agreement.relative_error)}")
+            raise UserError(f"no parameter {parameter!r}; {nearest(parameter, agreement.relative_error)}")
         index = int(np.argmin(np.abs(agreement.times - time)))
         found.append(float(np.mean(agreement.relative_error[parameter][..., index])))
     order = np.argsort(rates)[::-1]
@@ -416,7 +416,7 @@ def parameter(trajectory: Trajectory, name: str) -> xr.DataArray:
     """A parameter over `trajectory.parameter_times`, with axes ([seed,] time, its own axes)."""
     if name not in trajectory.parameter_names:
         raise UserError(
-            f"trajectory {trajectory.name!r} has no parameter {name!r}: {nearest(name, trajectory.parameter_names)}"
+            f"trajectory {trajectory.name!r} has no parameter {name!r}; {nearest(name, trajectory.parameter_names)}"
         )
     array = trajectory[name]
     return array.rename(parameter_time="time") if "parameter_time" in array.dims else array

@@ -60,7 +60,7 @@ def departures(agreements: Iterable[Agreement], threshold: float, *, parameter: 
             continue
         if parameter not in agreement.relative_error:
             raise UserError(
-                f"no error was computed for parameter {parameter!r}: {nearest(parameter, agreement.relative_error)}"
+                f"no error was computed for parameter {parameter!r}; {nearest(parameter, agreement.relative_error)}"
             )
         order = int(matched[1])
         times[order] = first_passage(agreement.times, agreement.relative_error[parameter], threshold)

@@ -149,7 +149,7 @@ def check_optimizer(optimizer: str) -> str:
     **Raises:** `UserError` for an unknown name.
     """
     if optimizer not in (*NAMES, "other"):
-        raise UserError(f"unknown optimizer {optimizer!r}: {nearest(optimizer, (*NAMES, 'other'))}")
+        raise UserError(f"unknown optimizer {optimizer!r}; {nearest(optimizer, (*NAMES, 'other'))}")
     return optimizer
 
 

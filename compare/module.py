@@ -46,7 +46,7 @@ class ArchitectureModule(torch.nn.Module):
     ):
         super().__init__()
         if dtype not in DTYPES:
-            raise UserError(f"unknown dtype {dtype!r}: {nearest(str(dtype), DTYPES)}")
+            raise UserError(f"unknown dtype {dtype!r}; {nearest(str(dtype), DTYPES)}")
         check_device(device)
         trained = architecture.trained(frozen)
         self.architecture = architecture
@@ -99,7 +99,7 @@ class ArchitectureModule(torch.nn.Module):
 def check_device(device: str) -> None:
     """**Raises:** `UserError` for a device that is unknown or not there."""
     if device not in DEVICES:
-        raise UserError(f"unknown device {device!r}: {nearest(str(device), DEVICES)}")
+        raise UserError(f"unknown device {device!r}; {nearest(str(device), DEVICES)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device 'cuda' was asked for, but torch sees no CUDA device here: leave device at 'cpu'")
 
@@ -107,7 +107,7 @@ def check_device(device: str) -> None:
 def _check_names(architecture: Architecture, initial: Mapping[str, np.ndarray]) -> None:
     for name in initial:
         if name not in architecture.parameters:
-            raise UserError(f"{architecture.name} has no parameter {name!r}: {nearest(name, architecture.parameters)}")
+            raise UserError(f"{architecture.name} has no parameter {name!r}; {nearest(name, architecture.parameters)}")
     for name in architecture.parameters:
         if name not in initial:
             raise UserError(f"no initial array is given for parameter {name!r}")

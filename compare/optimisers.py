@@ -38,7 +38,7 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            raise UserError(f"unknown optimizer {self.name!r}: {nearest(str(self.name), NAMES)}")
+            raise UserError(f"unknown optimizer {self.name!r}; {nearest(str(self.name), NAMES)}")
         if not (_number(self.momentum) and 0 <= self.momentum < 1):
             raise UserError(f"momentum must lie in [0, 1), found {self.momentum!r}")
         if self.momentum and self.name != "sgd":

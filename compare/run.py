@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -38,10 +38,12 @@ from compare.similarity import (
     signature_similarity,
 )
 from compare.training import check_training, train
+from simulate.memory import refuse_beyond, saved_bytes
 from simulate.noise import LEVEL, coverage
-from simulate.schedule import Schedule
+from simulate.schedule import Schedule, time_of_step
 from simulate.trajectory import Trajectory, save_trajectories
 from theory.errors import NumericalFailure, UserError
+from theory.limits import check_steps
 from theory.signatures import cosine_similarity
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 # The error up to which a prediction is called valid, where the numbers list a validity window.
 VALIDITY_THRESHOLD = 0.01
+# From so many steps on, a training's time is estimated before it starts, from so many steps of trial.
+LONG_TRAINING, TRIAL = 20_000, 50
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,13 @@ class ComparisonRun:
         return [f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items()]
 
 
-def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, progress: bool = False) -> ComparisonRun:
+def run_comparison(
+    experiment: Experiment,
+    *,
+    snapshots: Path | None = None,
+    progress: bool = False,
+    announce: Callable[[str], object] = lambda line: None,
+) -> ComparisonRun:
     """Integrate, train and compare.
 
     All flows and trainings start from the same arrays and are saved on one schedule: the experiment's, moved to whole steps
@@ -103,11 +113,13 @@ def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, pro
     its step 0 and are saved when it was. Where no flow predicts its times (no step 0, parameters missing, Adam), the
     training is held against signatures only.
 
-    **Arguments:** `snapshots`: a folder in which trainings keep what they have, to go on from there when they are killed.
+    **Arguments:** `snapshots`: a folder in which trainings keep what they have, to go on from there when they are killed;
+    `announce`: takes a line on each training before any starts: its number of steps, and where they are many the time that a
+    trial of a few predicts.
 
-    **Raises:** `UserError`, before any work, for an experiment without training or run, with claims that cannot be
-    measured, or with parameters left unsaved; `NumericalFailure` when "half-loss" or "one-nat" is not reached, or a flow
-    fails at once.
+    **Raises:** `UserError`, before any work, for an experiment without training or run, with trainings that would not end
+    or not fit in memory, with claims that cannot be measured, or with parameters left unsaved; `NumericalFailure` when
+    "half-loss" or "one-nat" is not reached, or a flow fails at once.
     """
     if experiment.training is None and experiment.run is None:
         raise UserError("a comparison needs a section [sgd] or [training] with a learning_rate, or a section [run]")
@@ -119,7 +131,7 @@ def run_comparison(experiment: Experiment, *, snapshots: Path | None = None, pro
     if experiment.run is not None:
         predicted, flows, trainings = _with_external_run(experiment, seconds, progress)
     else:
-        predicted, flows, trainings = _with_own_training(experiment, snapshots, seconds, progress)
+        predicted, flows, trainings = _with_own_training(experiment, snapshots, seconds, progress, announce)
 
     started = time.perf_counter()
     comparisons = {}
@@ -182,7 +194,11 @@ def _band(
 
 
 def _with_own_training(
-    experiment: Experiment, snapshots: Path | None, seconds: dict[str, float], progress: bool
+    experiment: Experiment,
+    snapshots: Path | None,
+    seconds: dict[str, float],
+    progress: bool,
+    announce: Callable[[str], object],
 ) -> tuple[bool, dict[str, Trajectory], dict[str, Trajectory]]:
     """Whether flows predict the times of the trainings, the flows, and the trainings."""
     section = experiment.training
@@ -203,7 +219,36 @@ def _with_own_training(
         frozen=section.frozen,
         device=section.device,
     )
+    shortest = time_of_step(1, min(section.learning_rate), momentum=section.momentum)
+    if isinstance(experiment.flow.until, float):
+        check_steps(experiment.flow.until, shortest)
+    check_steps(experiment.until(), shortest)
     shared, per_rate = shared_schedules(experiment.schedule(), section.learning_rate, momentum=section.momentum)
+    _check_memory(experiment, shared, per_rate)
+    plain: dict[str, Any] = {
+        "optimizer": optimiser,
+        "batch": section.batch,
+        "replacement": section.replacement,
+        "frozen": section.frozen,
+        "seeds": section.seeds,
+        "together": section.seeds_together,
+        "dtype": section.dtype,
+        "device": section.device,
+    }
+
+    def trial(rate: float) -> float:
+        run = train(architecture, dataset, initial, learning_rate=rate, save=[0.0], steps=TRIAL, **plain)
+        return run.attributes["seconds_run"]
+
+    for rate, schedule in per_rate.items():
+        steps = int(schedule.steps(rate, momentum=section.momentum)[-1])
+        line = f"{training_name(rate, optimiser.name)}: {steps:,} steps"
+        if len(section.seeds) > 1:
+            line += f" for each of {len(section.seeds)} seeds"
+        if steps >= LONG_TRAINING:
+            # The first trial pays for what torch prepares once.
+            line += f", about {duration(min(trial(rate) for _ in range(3)) / TRIAL * steps)}"
+        announce(line)
     flows = _flows(experiment, seconds, schedule=shared, progress=progress)
     trainings = {}
     for rate, schedule in per_rate.items():
@@ -215,14 +260,7 @@ def _with_own_training(
             initial,
             learning_rate=rate,
             save=schedule,
-            optimizer=optimiser,
-            batch=section.batch,
-            replacement=section.replacement,
-            frozen=section.frozen,
-            seeds=section.seeds,
-            together=section.seeds_together,
-            dtype=section.dtype,
-            device=section.device,
+            **plain,
             snapshots=None if snapshots is None else snapshots / name,
             name=name,
             progress=progress,
@@ -284,6 +322,21 @@ def _convergences(
         for kind, flow in flows.items()
         if flow.status == "completed" and np.any(common_times(flow, runs) <= until)
     }
+
+
+def _check_memory(experiment: Experiment, shared: Schedule, per_rate: Mapping[float, Schedule]) -> None:
+    arrays = experiment.initial_parameters()
+    seeds = len(experiment.training.seeds)
+    saved = [shared] * len(experiment.flow.kinds) + [own for own in per_rate.values() for _ in range(seeds)]
+    refuse_beyond(sum(saved_bytes(arrays, schedule) for schedule in saved), f"saving {len(saved)} flows and trainings")
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people, e.g. "3 hours"."""
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
 
 
 def training_name(learning_rate: float, optimizer: str = "sgd") -> str:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from compare.seeds import Members
-from theory.cli import write_atomically
 from theory.errors import UserError
+from theory.files import write_atomically
 
 _DESCRIPTION = "description"
 _LOSS = "loss"

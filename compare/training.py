@@ -21,9 +21,11 @@ from compare.seeds import Members, OneByOne, Problem, Together, faster
 from compare.snapshots import Snapshots, fingerprint
 from simulate.schedule import Schedule, as_schedule, step_of_time, time_of_step
 from simulate.trajectory import Trajectory
+from theory.architectures import check_labels
 from theory.data.dataset import Dataset
 from theory.errors import UserError
 from theory.language import Architecture
+from theory.limits import check_steps
 
 # A function of the parameters, by name, and the dataset; it returns a number or an array.
 Observable = Callable[[dict[str, np.ndarray], Dataset], Any]
@@ -331,6 +333,7 @@ def _save_steps(
         limit = schedule.until if until is None else until
         if not (math.isfinite(limit) and limit > 0):
             raise UserError(f"until must be a positive time, found {limit!r}")
+        check_steps(limit, time_of_step(1, learning_rate, momentum=momentum))
         end = max(step_of_time(limit, learning_rate, momentum=momentum), 1)
     wanted = schedule.steps(learning_rate, momentum=momentum)
     return np.unique(np.append(wanted[wanted <= end], end))
@@ -370,10 +373,7 @@ def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"]) -> None:
 
 
 def _check_dataset(architecture: Architecture, dataset: Dataset, initial: Mapping[str, np.ndarray]) -> None:
-    if architecture.labels_per_position != dataset.labels_per_position:
-        needs = "one label per " + ("position" if architecture.labels_per_position else "sequence")
-        has = "one per " + ("position" if dataset.labels_per_position else "sequence")
-        raise UserError(f"{architecture.name} needs {needs}, but {dataset.name!r} has {has}")
+    check_labels(architecture, dataset)
     for name, spec in architecture.parameters.items():
         if name not in initial:
             continue

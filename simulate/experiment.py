@@ -21,7 +21,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulate.events import Event, converged, loss_falls, norm_passes
 from simulate.schedule import Schedule
 from simulate.solvers import solver_description
-from theory.errors import UserError, nearest
+from theory.architectures import check_labels
+from theory.errors import UserError, file_words, nearest, words
+from theory.limits import check_parameters
 from theory.values import parse_value
 
 if TYPE_CHECKING:
@@ -572,17 +574,53 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
 
     **Raises:** `UserError`, one sentence with file, line and the nearest right choice.
     """
-    path = Path(path)
+    overrides = tuple(overrides)
+    with words(file_words):
+        try:
+            return _load(Path(path), overrides)
+        except _Mistake as mistake:
+            raise UserError(f"{_to_blame(Path(path), overrides, mistake)}: {mistake.sentence}") from mistake
+
+
+class _Mistake(UserError):
+    """A mistake and where it stands."""
+
+    def __init__(self, place: str, sentence: str):
+        super().__init__(f"{place}: {sentence}")
+        self.place, self.sentence = place, sentence
+
+
+def _to_blame(path: Path, overrides: tuple[str, ...], mistake: _Mistake) -> str:
+    """The place of a mistake, or those overrides without which it is not made, whatever key it names."""
+    if mistake.place.startswith("--set") or not overrides:
+        return mistake.place
+
+    def made(kept: tuple[str, ...]) -> bool:
+        try:
+            _load(path, kept)
+        except _Mistake as other:
+            return other.sentence == mistake.sentence
+        except UserError:
+            return True
+        return False
+
+    if made(()):
+        return mistake.place
+    single = [o for n, o in enumerate(overrides) if not made(overrides[:n] + overrides[n + 1 :])]
+    return ", ".join(f"--set {override}" for override in single or overrides)
+
+
+def _load(path: Path, overrides: tuple[str, ...]) -> Experiment:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"there is no experiment file {str(path)!r}.") from None
+        raise UserError(f"there is no experiment file {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}.") from error
+        raise UserError(f"{path} is not valid TOML: {error}") from error
     places = {keys: f"{path}:{line}" for keys, line in key_lines(text).items()}
     for override in overrides:
         keys, value = _parse_override(override)
@@ -599,8 +637,10 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     for section, check in (
         (("architecture",), experiment.architecture),
         (("data",), experiment.dataset),
-        (("sizes",), lambda: experiment.architecture().shapes(experiment.sizes())),
+        (("sizes",), lambda: check_parameters(experiment.architecture(), experiment.sizes())),
+        (("data",), lambda: check_labels(experiment.architecture(), experiment.dataset())),
         (("save",), lambda: _check_save(experiment)),
+        (("save",), lambda: _check_memory(experiment)),
         (
             ("training",) if experiment.sections.training else ("sgd",),
             lambda: experiment.architecture().trained(experiment.frozen),
@@ -613,8 +653,19 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         try:
             check()
         except UserError as error:
-            raise UserError(f"{where.of_mention(section[0], str(error))}: [{section[0]}] {error}") from error
+            raise _Mistake(where.of_mention(section[0], str(error)), f"[{section[0]}] {error}") from error
     return experiment
+
+
+def _check_memory(experiment: Experiment) -> None:
+    """Before the save times themselves are made."""
+    from simulate.memory import refuse_beyond, saved_bytes
+
+    shapes, save = experiment.architecture().shapes(experiment.sizes()), experiment.save
+    arrays = {name: np.broadcast_to(0.0, shape) for name, shape in shapes.items()}
+    kinds, count = experiment.flow.kinds, save.count if save.times is None else len(save.times)
+    needed = len(kinds) * saved_bytes(arrays, range(count), save.parameters)
+    refuse_beyond(needed, f"saving {', '.join(kinds)} at {count:,} times")
 
 
 def _check_save(experiment: Experiment) -> None:
@@ -751,24 +802,24 @@ def _fail(error: ValidationError, where: _Places) -> NoReturn:
         place = where.of(location)
         section = ".".join(location[:-1])
         inside = f"[{section}] has no key" if section else "there is no section or key"
-        raise UserError(f"{place}: {inside} {location[-1]!r}; {nearest(location[-1], choices)}")
+        raise _Mistake(place, f"{inside} {location[-1]!r}; {nearest(location[-1], choices)}")
     if kind == "missing":
         inside = f"[{'.'.join(location[:-1])}] needs" if len(location) > 1 else "the file needs"
         what = f"the key {location[-1]!r}" if len(location) > 1 else f"a section [{location[-1]}]"
-        raise UserError(f"{where.of(location[:-1])}: {inside} {what}.")
+        raise _Mistake(where.of(location[:-1]), f"{inside} {what}")
     if kind == "value_error":
-        raise UserError(f"{place}: [{name}] {context['error']}.".replace("..", "."))
+        raise _Mistake(place, f"[{name}] {context['error']}")
     value = problem["input"]
     tagged = [item for item in problems if item["loc"][: len(keys)] == problem["loc"][: len(keys)]]
     expected = [str(item["ctx"]["expected"]) for item in tagged if item["type"] == "literal_error" and "ctx" in item]
     words = [item["msg"] for item in tagged if item["type"] != "literal_error"]
     if expected and isinstance(value, str):
         choices = re.findall(r"'([^']*)'", expected[0])
-        raise UserError(f"{place}: {name} cannot be {value!r}; {nearest(value, choices)}")
+        raise _Mistake(place, f"{name} cannot be {value!r}; {nearest(value, choices)}")
     wanted = " or ".join(dict.fromkeys([*words, *(f"input should be {text}" for text in expected)]))
     wanted = re.sub("[Ii]nput should", "should", wanted)
     wanted = re.sub(r"be a valid dictionary( or instance of \w+)?", "be a section", wanted)
-    raise UserError(f"{place}: {name} {wanted}, but is {value!r}.")
+    raise _Mistake(place, f"{name} {wanted}, but is {value!r}")
 
 
 def _known_keys(location: Sequence[str]) -> list[str]:

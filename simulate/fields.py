@@ -18,6 +18,7 @@ import numpy as np
 
 from simulate.flow import VectorField
 from theory import evaluation, interpret, moment_evaluation
+from theory.architectures import check_labels
 from theory.errors import UserError, nearest
 from theory.evaluation import Data
 from theory.evolution import EvolutionEquations, derive
@@ -225,7 +226,7 @@ def field(
     **Raises:** `UserError` for an unknown kind, a missing or impossible degree, or what `theory.derive` refuses.
     """
     if kind not in KINDS:
-        raise UserError(f"unknown flow '{kind}': {nearest(kind, KINDS)}")
+        raise UserError(f"unknown flow '{kind}'; {nearest(kind, KINDS)}")
     if kind == "exact":
         return exact(architecture, loss)
     if degree is None:
@@ -241,9 +242,6 @@ def as_data(architecture: Architecture, dataset: Dataset) -> Data:
 
     **Raises:** `UserError` when one has a label per position and the other one per sequence.
     """
-    if architecture.labels_per_position != dataset.labels_per_position:
-        have = "per position" if dataset.labels_per_position else "per sequence"
-        want = "per position" if architecture.labels_per_position else "per sequence"
-        raise UserError(f"{dataset.name} has one label {have}, but {architecture.name} predicts one {want}")
+    check_labels(architecture, dataset)
     weights = np.asarray(dataset.weights, dtype=np.float64)
     return Data(jnp.asarray(dataset.tokens), jnp.asarray(dataset.labels), jnp.asarray(weights))

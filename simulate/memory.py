@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from simulate.schedule import Schedule
 from theory.errors import UserError
+from theory.limits import free_memory
+from theory.limits import readable as readable
 
 
 def saved_bytes(
     initial: Mapping[str, np.ndarray],
-    schedule: Schedule,
+    schedule: Sized,
     save_parameters: str | Sequence[str] = "all",
 ) -> int:
     """Memory of the parameters that a float64 flow will save, in bytes."""
@@ -35,29 +34,7 @@ def available_bytes() -> int | None:
     statistics = jax.local_devices()[0].memory_stats()
     if statistics and "bytes_limit" in statistics:
         return int(statistics["bytes_limit"] - statistics.get("bytes_in_use", 0))
-    found = [value for value in (_system(), _control_group()) if value is not None]
-    return min(found) if found else None
-
-
-def _system() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def _control_group() -> int | None:
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return None if limit == "max" else int(limit) - int(used)
+    return free_memory()
 
 
 def compiled_bytes(*programs: Any) -> int:
@@ -79,15 +56,5 @@ def refuse_beyond(needed: int, what: str) -> None:
     if available is not None and needed > available:
         raise UserError(
             f"{what} would take {readable(needed)} of memory, but {readable(available)} are free: save fewer times, or "
-            "parameters only at the ends (save.parameters = 'ends'), or take a smaller model."
+            "parameters only at the ends (save.parameters = 'ends'), or take a smaller model"
         )
-
-
-def readable(nbytes: int) -> str:
-    """A number of bytes with its unit, e.g. "1.23 MB"."""
-    size = float(nbytes)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"

@@ -17,7 +17,7 @@ from simulate.schedule import Schedule, as_schedule
 from simulate.solve import Code, Program, State
 from simulate.solvers import solver_description
 from simulate.trajectory import Trajectory
-from theory.errors import UserError, nearest
+from theory.errors import UserError, argument, nearest
 
 BLOW_UP = "blow-up"
 
@@ -176,6 +176,14 @@ class Plan:
         if code == Code.COLLAPSED:
             problem = self.problem
             parameters = {name: problem.precision.array(value) for name, value in stop.items()}
+            pace = _pace(problem)
+            # The shortest step, 1e-14 of until, must be short against what the flow does at its start.
+            if 1e-14 * self.options.until > 1e-4 * pace:
+                message = (
+                    f"until = {self.options.until:g} is too far for this flow, which changes over times of about {pace:.3g} at "
+                    "its start: the shortest step that can be taken, 1e-14 of until, is too long; take a smaller until."
+                )
+                return _Ending("step-collapse", at, message)
             rate = problem.field(state.t, parameters, problem.data)
             if sum(float(np.sum(stop[name] * np.asarray(rate[name]))) for name in stop) > 0:
                 message = f"the solution cannot be continued beyond t = {at:.6g}: it grows without bound"
@@ -194,10 +202,17 @@ class Plan:
             return _Ending("completed", float(self.options.until), None)
         message = (
             f"{self.options.max_steps} steps reached only t = {at:.6g} of {self.options.until:g} {steps}; many rejected "
-            "steps mean a rough right-hand side, many accepted ones a stiff flow (solver='kvaerno5') or too small an "
-            "rtol; raise max_steps otherwise."
+            f"steps mean a rough right-hand side, many accepted ones a stiff flow ({argument('solver', 'kvaerno5')}) or too "
+            "small an rtol; raise max_steps otherwise."
         )
         return _Ending("max-steps", at, message)
+
+
+def _pace(problem: Problem) -> float:
+    """Over what time a flow changes at its start: the norm of its parameters over that of their rates."""
+    rate = problem.field(problem.precision.array(0.0), problem.initial, problem.data)
+    speed = math.sqrt(sum(float(np.sum(np.asarray(value) ** 2)) for value in rate.values()))
+    return problem.norm / speed if speed else math.inf
 
 
 @dataclass(frozen=True)
@@ -241,7 +256,7 @@ def _checked_kept(save_parameters: str | Sequence[str], names: Sequence[str]) ->
         raise UserError(f"save_parameters must be 'all', 'ends' or a list of names, but is {save_parameters!r}.")
     for name in save_parameters:
         if name not in names:
-            raise UserError(f"there is no parameter {name!r} to save; {nearest(name, names)}.")
+            raise UserError(f"there is no parameter {name!r} to save; {nearest(name, names)}")
     return tuple(save_parameters)
 
 
@@ -255,6 +270,6 @@ def _checked_events(events: Mapping[str, Event], field: VectorField, names: Sequ
             raise UserError(f"the field {field.name!r} has no loss, which the event {name!r} needs.")
         if event.parameter is not None and event.parameter not in names:
             raise UserError(
-                f"the event {name!r} names no parameter: {event.parameter!r}; {nearest(event.parameter, names)}."
+                f"the event {name!r} names no parameter: {event.parameter!r}; {nearest(event.parameter, names)}"
             )
     return dict(events)

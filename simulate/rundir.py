@@ -12,49 +12,54 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from theory.cli import write_atomically
-from theory.errors import UserError
+from theory.errors import UserError, argument
+from theory.files import check_place, folders_made, write_atomically
 
 
 def check_run_directory(path: str | Path, *, force: bool = False) -> None:
     """Refuse, before any work, a place where no run directory can be put.
 
-    **Raises:** `UserError` when `path` is a file, or a non-empty directory and not `force`, or when its
-    parent does not exist or cannot be written to.
+    **Raises:** `UserError` when `path` is a file, or a non-empty directory and not `force`, or when it cannot be made.
     """
     path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{str(path)!r} is a file; name a directory for the run with -o.")
-    if path.is_dir() and any(path.iterdir()) and not force:
-        raise UserError(f"the directory {str(path)!r} is not empty; name another with -o, or replace it with --force.")
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        raise UserError(f"there is no directory {str(parent)!r} to put the run {path.name!r} into.")
-    if not os.access(parent, os.W_OK):
-        raise UserError(f"the directory {str(parent)!r} cannot be written to.")
+    if os.path.lexists(path) and not path.is_dir():
+        raise UserError(f"{str(path)!r} is a file; name a directory for the run")
+    check_place(path)
+    if path.is_dir():
+        if Path.cwd().is_relative_to(path.resolve()):
+            raise UserError(
+                f"{str(path)!r} holds the working directory and cannot be replaced; name a directory below it"
+            )
+        if path.is_symlink():
+            raise UserError(f"{str(path)!r} is a link; name the directory {str(path.resolve())!r} itself")
+        if any(path.iterdir()) and not force:
+            raise UserError(
+                f"the directory {str(path)!r} is not empty; name another, or replace it with {argument('force', True)}"
+            )
 
 
 @contextmanager
 def run_directory(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     """A temporary sibling of `path` to write into; it becomes `path` when the block ends without error.
 
-    An old directory stays until the new one is whole, and is then replaced (with `force` only). After an error
-    nothing is left of the new one.
+    An old directory stays until the new one is whole, and is then replaced (with `force` only). Missing parents are made.
+    After an error nothing is left of the new one.
 
-    **Raises:** `UserError` as `check_run_directory`.
+    **Raises:** `UserError` as `check_run_directory`, and when the disk is full or otherwise refuses.
     """
     check_run_directory(path, force=force)
-    path = Path(path).absolute()
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
-        yield temporary
-        _replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    typed, path = Path(path), Path(path).absolute()
+    with folders_made(typed):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o777 & ~umask)
+            yield temporary
+            _replace(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 @contextmanager
@@ -66,18 +71,15 @@ def training_folder(path: str | Path, content: str) -> Iterator[Path]:
 
     **Raises:** `UserError` when it cannot be made.
     """
-    path = Path(path).absolute()
-    outer = path.with_name(f".{path.name}.training")
+    outer = Path(path).absolute().with_name(f".{Path(path).name}.training")
     inner = outer / hashlib.sha256(content.encode()).hexdigest()[:12]
-    try:
+    with folders_made(Path(path)):
         inner.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the folder {str(inner)!r} cannot be made for snapshots: {error.strerror}") from error
-    try:
-        yield inner
-    except BaseException:
-        _remove_empty(inner, outer)
-        raise
+        try:
+            yield inner
+        except BaseException:
+            _remove_empty(inner, outer)
+            raise
     shutil.rmtree(outer, ignore_errors=True)
 
 
@@ -126,10 +128,10 @@ class UnfinishedRun:
         if place.exists():
             if not force:
                 raise UserError(
-                    f"there is an unfinished run in {str(place)!r}: go on with it by --resume, or start anew with --force."
+                    f"there is an unfinished run in {str(place)!r}: go on with it by {argument('resume', True)}, or start "
+                    f"anew with {argument('force', True)}"
                 )
             shutil.rmtree(place)
-        place.mkdir()
         write_atomically(place / "experiment.toml", experiment.encode())
         return cls(place)
 
@@ -148,7 +150,7 @@ class UnfinishedRun:
             key, old, new = changed
             raise UserError(
                 f"the unfinished run in {str(place)!r} is of another experiment: {key} was {old} and is {new}; restore it, "
-                "or start anew with --force."
+                f"or start anew with {argument('force', True)}"
             )
         return cls(place)
 

@@ -143,7 +143,7 @@ class Schedule:
         """The schedule named `spacing` ("linear" or "log")."""
         builders = {"linear": cls.linear, "log": cls.log}
         if spacing not in builders:
-            raise UserError(f"no spacing of save times is called {spacing!r}; {nearest(spacing, builders)}.")
+            raise UserError(f"no spacing of save times is called {spacing!r}; {nearest(spacing, builders)}")
         return builders[spacing](until, count=count)
 
     @staticmethod

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from simulate.solve import Lowered, State
-from theory.cli import write_atomically
 from theory.errors import UserError
+from theory.files import write_atomically
 
 _DESCRIPTION = "description"
 

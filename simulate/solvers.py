@@ -78,7 +78,7 @@ SOLVERS: dict[str, SolverDescription] = {
 def solver_description(name: str) -> SolverDescription:
     """The solver called `name`. **Raises:** `UserError` naming the nearest."""
     if name not in SOLVERS:
-        raise UserError(f"unknown solver {name!r}, {nearest(name, SOLVERS)}")
+        raise UserError(f"unknown solver {name!r}; {nearest(name, SOLVERS)}")
     return SOLVERS[name]
 
 

@@ -173,7 +173,7 @@ class Trajectory:
         """One parameter or series, by name."""
         if name not in self.data.variables:
             raise UserError(
-                f"the trajectory {self.name!r} holds no {name!r}; {nearest(name, map(str, self.data.data_vars))}."
+                f"the trajectory {self.name!r} holds no {name!r}; {nearest(name, map(str, self.data.data_vars))}"
             )
         return self.data[name]
 
@@ -202,7 +202,7 @@ class Trajectory:
         data = self.data
         if seed is not None:
             if self.seeds is None or seed not in self.seeds:
-                raise UserError(f"no member has seed {seed}; {nearest(str(seed), self._seeds())}.")
+                raise UserError(f"no member has seed {seed}; {nearest(str(seed), self._seeds())}")
             data = data.sel(seed=seed)
         dim = _PARAMETER_TIME if _PARAMETER_TIME in data.dims else "time"
         return {n: np.array(data[n].isel({dim: position}).values) for n in self.parameter_names}
@@ -256,7 +256,7 @@ class Trajectory:
         except OSError as error:
             if group is not None and group not in trajectory_groups(path):
                 choices = nearest(group, trajectory_groups(path))
-                raise UserError(f"{str(path)!r} has no trajectory {group!r}; {choices}.") from error
+                raise UserError(f"{str(path)!r} has no trajectory {group!r}; {choices}") from error
             raise UserError(f"{str(path)!r} cannot be read as netCDF: {error}.") from error
         if _ATTRIBUTES not in data.attrs:
             raise UserError(f"{str(path)!r} holds no trajectory at its top level; name a group.")
@@ -303,7 +303,7 @@ def save_trajectories(path: str | os.PathLike[str], trajectories: Mapping[str, T
 
     **Arguments:** `path`: the file; `trajectories`: group name → trajectory.
 
-    **Raises:** `UserError` when the folder is missing or an attribute cannot be stored.
+    **Raises:** `UserError` when the folder is missing or an attribute cannot be stored; `OSError` when the disk is full.
     """
     _write(path, list(trajectories.items()))
 
@@ -313,7 +313,15 @@ def _write(path: str | os.PathLike[str], groups: Sequence[tuple[str | None, Traj
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into.")
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
+    try:
+        # HDF5 cannot be stopped in the middle of a file without bringing Python down, so the room is asked for first.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, 4096 + sum(trajectory.data.nbytes for _, trajectory in groups))
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
     try:
         for number, (group, trajectory) in enumerate(groups):
             data = trajectory.data.copy()

@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 
 from theory.algebra.scalar import Degree, Scalar, sum_of_scalars, whole_or_fraction
-from theory.errors import UserError, nearest
+from theory.errors import UserError, argument, nearest
 
 z = sympy.Symbol("z", real=True)
 
@@ -62,7 +62,7 @@ class Activation:
         if not self.analytic:
             raise UserError(
                 f"the activation '{self.name}' is not analytic at 0 and cannot be expanded: keep it "
-                f"(keep=('activation',)), or choose a smooth one such as gelu or tanh"
+                f"({argument('keep', 'activation')}), or choose a smooth one such as gelu or tanh"
             )
         return _coefficients(self.expression, self.name, _rounded_up(order))[order]
 
@@ -107,7 +107,7 @@ def activation(function: str | sympy.Expr | Activation) -> Activation:
         return function
     if isinstance(function, str):
         if function not in NAMED:
-            raise UserError(f"unknown activation '{function}': {nearest(function, NAMED)}")
+            raise UserError(f"unknown activation '{function}'; {nearest(function, NAMED)}")
         return Activation(function, NAMED[function])
     expression = sympy.sympify(function)
     symbols = sorted(expression.free_symbols, key=str)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
 from theory.activations import Activation
-from theory.errors import UserError, nearest
+from theory.errors import UserError, argument, nearest, one_of
 from theory.language import (
     Architecture,
     ParameterSpec,
@@ -29,6 +28,10 @@ from theory.language import (
     sqrt,
     total,
 )
+from theory.python_files import failures_told, functions_of, load_file
+
+if TYPE_CHECKING:
+    from theory.data.dataset import Dataset
 
 Function = str | sympy.Expr | Activation
 
@@ -67,6 +70,8 @@ def attention(positions: bool = False) -> Architecture:
 
     **Arguments:** `positions`: add learned position vectors to the embeddings.
     """
+    if not isinstance(positions, bool):
+        raise UserError(f"the option positions of attention is true or false, found {positions!r}")
 
     def attention(p, tokens):
         x = embed(p.E, tokens)
@@ -134,51 +139,109 @@ def load(name: str, **options: Any) -> Architecture:
     """A stock architecture by name, or the user's own as `file.py:function`.
 
     **Arguments:** `name`; `options`: passed to the function, e.g. `activation="tanh"`. A user's function returns an
-    `Architecture`; a module-level `Architecture` object may be named as well.
+    `Architecture`; a module-level `Architecture` object may be named as well. Unless it was given a name of its own, or its
+    function is called so already, output calls it `file.py:function`.
 
-    **Raises:** `UserError` for an unknown name, file, function or option.
+    **Raises:** `UserError` for an unknown name, file, function or option, and for whatever fails in the user's file.
     """
-    if ":" in name:
-        path, _, attribute = name.rpartition(":")
-        found = _from_file(Path(path), attribute)
-        if isinstance(found, Architecture):
-            if options:
-                raise UserError(f"{name} is an architecture already and takes no option '{sorted(options)[0]}'")
-            return found
-        function = found
-    elif name in STOCK:
-        function = STOCK[name]
+    if name in STOCK:
+        function, others = STOCK[name], {}
     else:
-        hint = f"; for your own file write {name}:FUNCTION" if name.endswith(".py") else ""
-        raise UserError(f"unknown architecture '{name}': {nearest(name, STOCK)}{hint}")
-    if not callable(function):
-        raise UserError(f"{name} is neither an Architecture nor a function that returns one")
+        path, attribute = _split(name)
+        defined = load_file(path)
+        others = _architectures(defined)
+        function = _attribute(defined, path, attribute)
+        if isinstance(function, Architecture):
+            if options:
+                raise UserError(f"{name} is an architecture already and takes no option {sorted(options)[0]!r}")
+            return function.called(f"{path.name}:{attribute}", attribute)
+        if not inspect.isroutine(function):
+            raise UserError(
+                f"{name} is neither an Architecture nor a function that returns one{_instead(name, others)}"
+            )
     known = inspect.signature(function).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
+    _check_factory(name, function, options, others)
     for option in options:
         if option not in known and not takes_any:
-            raise UserError(f"{name} takes no option '{option}': {nearest(option, known)}")
-    result = function(**options)
+            choice = nearest(option, known) if known else "it takes none"
+            raise UserError(f"{name} takes no option {option!r}; {choice}")
+    with failures_told(name):
+        result = function(**options)
     if not isinstance(result, Architecture):
-        raise UserError(f"{name} must return an Architecture, but returned {type(result).__name__}")
-    return result
+        raise UserError(
+            f"{name} must return an Architecture, but returned {type(result).__name__}{_instead(name, others)}"
+        )
+    return result if name in STOCK else result.called(f"{path.name}:{attribute}", attribute)
 
 
-def _from_file(path: Path, attribute: str) -> Any:
-    if not path.is_file():
-        raise UserError(f"there is no file '{path}' to read the architecture '{attribute}' from")
-    spec = importlib.util.spec_from_file_location(f"_architecture_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"'{path}' is not a Python file")
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded
-    try:
-        spec.loader.exec_module(loaded)
-    except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: {error.msg}") from error
-    except ImportError as error:
-        raise UserError(f"{path}: {error}") from error
-    if not hasattr(loaded, attribute):
-        names = [n for n in vars(loaded) if not n.startswith("_")]
-        raise UserError(f"{path} defines no '{attribute}': {nearest(attribute, names)}")
-    return getattr(loaded, attribute)
+def check_labels(architecture: Architecture, dataset: Dataset) -> None:
+    """Refuse a dataset whose labels are not what an architecture predicts.
+
+    **Raises:** `UserError` naming the stock architectures that would fit.
+    """
+    if architecture.labels_per_position == dataset.labels_per_position:
+        return
+    have, want = ("position", "sequence") if dataset.labels_per_position else ("sequence", "position")
+    fitting = [name for name, make in STOCK.items() if make().labels_per_position == dataset.labels_per_position]
+    raise UserError(
+        f"{dataset.name} has one label per {have}, but {architecture.name} predicts one per {want}; with one per {have} there "
+        f"{'is' if len(fitting) == 1 else 'are'} {', '.join(fitting)}"
+    )
+
+
+def _split(name: str) -> tuple[Path, str]:
+    """File and attribute of a reference `file.py:attribute`."""
+    if ":" in name:
+        path, _, attribute = name.rpartition(":")
+        return Path(path), attribute
+    if not name.endswith(".py"):
+        raise UserError(f"unknown architecture {name!r}; {nearest(name, STOCK)}")
+    defined = load_file(name)
+    raise UserError(f"{name} is a file and not an architecture in it{_instead(name, _choices(defined))}")
+
+
+def _architectures(defined: ModuleType) -> dict[str, Architecture]:
+    return {name: value for name, value in vars(defined).items() if isinstance(value, Architecture)}
+
+
+def _choices(defined: ModuleType) -> list[str]:
+    """What of a file could be meant: its architectures, and its functions save those that architectures are made of."""
+    architectures = _architectures(defined)
+    used = [architecture.function for architecture in architectures.values()]
+    return [*architectures, *(name for name, value in functions_of(defined).items() if value not in used)]
+
+
+def _attribute(defined: ModuleType, path: Path, attribute: str) -> Any:
+    if not hasattr(defined, attribute):
+        raise UserError(f"{path} defines no {attribute!r}; {nearest(attribute, _choices(defined))}")
+    return getattr(defined, attribute)
+
+
+def _instead(name: str, choices: Iterable[str]) -> str:
+    """The architectures of a file that could have been meant, as the end of a sentence."""
+    path = name.partition(".py")[0] + ".py"
+    names = [f"{path}:{choice}" for choice in choices]
+    if not names:
+        return ""
+    return f"; write {names[0]}" if len(names) == 1 else f"; {one_of(names)}"
+
+
+def _check_factory(
+    name: str, function: Callable[..., Any], options: Mapping[str, Any], others: Mapping[str, Architecture]
+) -> None:
+    """Refuse a function of logits where one that returns an Architecture is meant, and a missing option."""
+    missing = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in options
+    ]
+    made = [key for key, architecture in others.items() if architecture.function is function]
+    if made or len(missing) == 2:
+        rest = (
+            _instead(name, made or others)
+            or f"; write model = Architecture({name.rpartition(':')[2]}, …) and name that"
+        )
+        raise UserError(f"{name} is a function of ({', '.join(missing)}) and not the Architecture made of it{rest}")
+    if missing:
+        raise UserError(f"{name} needs the option {missing[0]!r}: {argument(missing[0], '…', of='architecture')}")

@@ -12,15 +12,17 @@ import importlib.metadata
 import inspect
 import io
 import json
-import os
-import tempfile
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from theory.errors import NumericalFailure, UserError, nearest
+from theory.errors import NumericalFailure, UserError, file_words, nearest, python_words, words
+from theory.files import check_file, reason, write_atomically
+from theory.python_files import line_of, sentence
 from theory.values import parse_options
 
 if TYPE_CHECKING:
@@ -44,7 +46,19 @@ Keep = Annotated[
     typer.Option(help="A nonlinearity that is not expanded: activation, attention, prediction, all; may be repeated."),
 ]
 Parameter = Annotated[str | None, typer.Option(help="Only the equation of this parameter.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of standard output.")]
+
+
+def checked_output(path: Path | None) -> Path | None:
+    """An option's value, refused before any work where no file can be written."""
+    if path is not None:
+        check_file(path)
+    return path
+
+
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", callback=checked_output, help="Write to this file instead of standard output."),
+]
 Task = Annotated[str, typer.Option(metavar="TASK", help="A task, a data file, or FILE.py:FUNCTION.")]
 TaskOptions = Annotated[
     list[str] | None,
@@ -335,12 +349,16 @@ def _sizes_of(architecture: Architecture, given: Sequence[str] | None) -> dict[s
     """The sizes of the axes that no dataset decides, 8 where none is given."""
     from theory.language import LABEL, POSITION, TOKEN
 
-    sizes = parse_options(given or ())
+    sizes = parse_options(given or (), "axis=size")
     decided = {architecture.root(a) for a in (LABEL, POSITION, TOKEN)}
     free = [a for a in architecture.axes if a not in decided]
     for axis, value in sizes.items():
+        if architecture.root(axis) in decided and axis in architecture.axes:
+            raise UserError(
+                f"the size of axis {axis!r} comes from the data; what is free is {', '.join(free) or 'none'}"
+            )
         if axis not in free:
-            raise UserError(f"{architecture.name} has no axis {axis!r} to give a size; {nearest(axis, free)}.")
+            raise UserError(f"{architecture.name} has no axis {axis!r} to give a size; {nearest(axis, free)}")
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"the size of axis {axis!r} must be a whole number, but is {value!r}.")
     return dict.fromkeys(free, 8) | sizes
@@ -374,7 +392,10 @@ def _signature_table(signature: Signature) -> str:
 def new_architecture(
     name: Annotated[str, typer.Argument(metavar="NAME", help="How the architecture is called: a Python identifier.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write; NAME.py by default.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", callback=checked_output, help="Where to write; NAME.py by default."
+        ),
     ] = None,
 ) -> None:
     """Write a commented file with an architecture that derives and certifies as it stands."""
@@ -388,7 +409,10 @@ def new_architecture(
 def new_experiment(
     name: Annotated[str, typer.Argument(metavar="NAME", help="How the experiment is called.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write; NAME.toml by default.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", callback=checked_output, help="Where to write; NAME.toml by default."
+        ),
     ] = None,
 ) -> None:
     """Write a commented experiment file that runs as it stands."""
@@ -413,7 +437,7 @@ def architecture_of(name: str, activation: str | None, option: Sequence[str] | N
 def _check_parameter(architecture: Architecture, parameter: str | None) -> None:
     if parameter is not None and parameter not in architecture.parameters:
         choices = nearest(parameter, architecture.parameters)
-        raise UserError(f"{architecture.name} has no parameter {parameter!r}; {choices}.")
+        raise UserError(f"{architecture.name} has no parameter {parameter!r}; {choices}")
 
 
 def _first_degree(architecture: Architecture, keep: tuple[str, ...] | None, start: int) -> int:
@@ -440,28 +464,6 @@ def _write(text: str, output: Path | None) -> None:
         write_atomically(output, text.encode())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name beside `path`, then rename it.
-
-    **Raises:** `UserError` when the folder is missing or cannot be written to.
-    """
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"staircase {importlib.metadata.version(DISTRIBUTION)}")
@@ -469,6 +471,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -477,6 +480,12 @@ def _root(
 
     Exit status: 0; 2 for a mistake in what was typed; 3 when the numbers failed.
     """
+    _remember(context)
+
+
+def _remember(context: typer.Context) -> None:
+    """Tell `main` which command runs, since its messages are in the words of that command."""
+    context.obj["command"] = context.command.commands.get(context.invoked_subcommand)  # pyright: ignore
 
 
 def application() -> typer.Typer:
@@ -497,6 +506,7 @@ def application() -> typer.Typer:
     app.command("scaling")(scaling)
     app.command("closed-form")(closed_form)
     new = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    new.callback()(_remember)
     new.command("architecture")(new_architecture)
     new.command("experiment")(new_experiment)
     app.add_typer(new, name="new", help="Write a file to begin with.")
@@ -510,14 +520,96 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     **Arguments:** `arguments`: the words after `staircase`; those of the process by default.
     """
+    running: dict[str, Any] = {}
     try:
-        application()(args=None if arguments is None else list(arguments), prog_name="staircase")
+        with words(lambda *given: _command_line_words(running.get("command"), *given)):
+            status = application()(
+                args=None if arguments is None else list(arguments),
+                prog_name="staircase",
+                standalone_mode=False,
+                obj=running,
+            )
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except UserError as error:
-        typer.echo(f"staircase: {error}", err=True)
-        return 2
     except NumericalFailure as error:
-        typer.echo(f"staircase: {error}", err=True)
-        return 3
-    return 0
+        return _told(str(error), 3)
+    except _CLICK_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # pyright: ignore[reportAttributeAccessIssue]
+            return 2
+        return _told(_usage(error), 2)
+    except Exception as error:
+        told = _mistake(error)
+        if told is None:
+            raise
+        return _told(told, 2)
+
+
+def _told(message: str, status: int) -> int:
+    message = " ".join(message.split())
+    typer.echo(f"staircase: {message}" + ("" if message.endswith((".", "?")) else "."), err=True)
+    return status
+
+
+def _mistake(error: Exception) -> str | None:
+    """The sentence that tells a user what went wrong; None for an error of the program's own."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, typer.Abort):
+        return "stopped"
+    if isinstance(error, MemoryError) or re.search(r"RESOURCE_EXHAUSTED|can't allocate memory", str(error)):
+        detail = re.search(r"\d[\d.,]* (?:[KMGTPE]i?B|bytes)", str(error))
+        asked = f": {detail[0]} were asked for" if detail else ""
+        return f"this machine has not enough memory{asked}; take smaller sizes, fewer save times or a lower degree or order"
+    if line_of(error) is not None:
+        return sentence(error, "")
+    if isinstance(error, OSError):
+        return f"{error.filename or 'standard output'} cannot be read or written: {reason(error)}"
+    return None
+
+
+# What typer raises for a wrong command line; it shows only this class's grandchild.
+_CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # pyright: ignore[reportAssignmentType]
+
+
+def _usage(error: Any) -> str:
+    """One sentence for a command line that typer refuses."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return f"{message[0].lower()}{message[1:]}"
+    path = context.command_path
+    options = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("-")]
+    commands = list(getattr(context.command, "commands", {}))
+    # typer words these with or without pydantic's preamble.
+    message = re.sub(r"Value error, |, unable to parse .*", "", message).replace("Input should", "it should")
+    unknown = re.match(r"No such (option|command):? '?([^' ]*)'?", message)
+    wrong = re.match(r"Invalid value for (.*): '(.*)' is not one of (.*)$", message)
+    if unknown:
+        kind, word = unknown.groups()
+        word = word.rstrip(".") if kind == "option" else word
+        # Two dashes in common do not make options alike.
+        choices = nearest(word, options, 0.75) if kind == "option" else nearest(word, commands)
+        return f"{path} has no {kind} {word}; {choices}"
+    if wrong:
+        choices = nearest(wrong[2], re.findall("'([^']*)'", wrong[3]))
+        return f"{wrong[1]} of {path} cannot be {wrong[2]!r}; {choices}"
+    return f"{message[0].lower()}{message[1:].rstrip('.')} (see {path} --help)"
+
+
+def _command_line_words(command: Any, name: str, value: Any, of: str) -> str:
+    """An argument as the running command takes it; see `theory.errors.argument`."""
+    flags = {parameter.name: parameter.opts[-1] for parameter in getattr(command, "params", ())}
+    flag = flags.get(name, "")
+    if flag.startswith("-"):
+        return flag if value is None or value is True else f"{flag} {value}"
+    if flag and value is not None:
+        return repr(value)
+    key = flags.get("task_option" if of == "task" else "option") or flags.get("option")
+    if of and key:
+        return f"{key} {name}={value}"
+    if "set" in flags:
+        return file_words(name, value, of)
+    return python_words(name, value, of)

@@ -20,7 +20,8 @@ import numpy as np
 
 from theory import language as lang
 from theory.algebra.scalar import Scalar
-from theory.errors import NumericalFailure, UserError, nearest
+from theory.architectures import check_labels
+from theory.errors import NumericalFailure, UserError, argument, nearest
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import EvolutionEquations, derive
 from theory.language import LABEL, POSITION, TOKEN, Architecture
@@ -106,7 +107,7 @@ class LinearFlow:
         blocks = self._layout.slices
         for name in (first, second):
             if name not in blocks:
-                raise UserError(f"the {self.kind} flow does not move '{name}': {nearest(name, blocks)}")
+                raise UserError(f"the {self.kind} flow does not move '{name}'; {nearest(name, blocks)}")
         return self.matrix[blocks[first], blocks[second]]
 
     @cached_property
@@ -166,7 +167,9 @@ class LinearFlow:
 
         target = self.drop if drop is None else drop
         if target is None:
-            raise UserError(f"the escape time of a {self.kind} flow needs drop= (a fall of the loss, in nats)")
+            raise UserError(
+                f"the escape time of a {self.kind} flow needs {argument('drop')} (a fall of the loss, in nats)"
+            )
         if not (math.isfinite(target) and target > 0 and math.isfinite(scale) and scale > 0):
             raise UserError(f"an escape time needs a positive drop and scale, found {target} and {scale}")
         rate = self._growing_rate()
@@ -310,7 +313,7 @@ def second_stage(
     names = _score_pair(architecture) if pair is None else tuple(pair)
     for name in names:
         if name not in architecture.parameters:
-            raise UserError(f"{architecture.name} has no parameter '{name}': {nearest(name, architecture.parameters)}")
+            raise UserError(f"{architecture.name} has no parameter '{name}'; {nearest(name, architecture.parameters)}")
     if len(set(names)) != 2:
         raise UserError(f"a second stage is that of two parameters, found ({', '.join(names)})")
     equations = derive(architecture, loss=loss)
@@ -492,9 +495,7 @@ class _Field:
 
     def __init__(self, equations: EvolutionEquations, dataset: Dataset, parameters: Arrays):
         architecture = equations.architecture
-        if architecture.labels_per_position != dataset.labels_per_position:
-            have = "per position" if dataset.labels_per_position else "per sequence"
-            raise UserError(f"{dataset.name} has one label {have}, which is not what {architecture.name} predicts")
+        check_labels(architecture, dataset)
         known = {name: np.asarray(array, dtype=np.float64) for name, array in parameters.items()}
         sizes = lang.add_axis_sizes(architecture, known, dataset.length)
         for axis in (TOKEN, LABEL, POSITION):
@@ -644,7 +645,8 @@ def _score_pair(architecture: Architecture) -> tuple[str, str]:
     if len(inside) != 2:
         have = f"({', '.join(inside)}) are" if inside else "no parameters are"
         raise UserError(
-            f"{architecture.name}: {have} read inside softmaxes alone; name the two factors of a score by pair="
+            f"{architecture.name}: {have} read inside softmaxes alone; name the two factors of a score by "
+            f"{argument('pair')}"
         )
     return inside[0], inside[1]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from theory.algebra.components import Factor, Symbol
 from theory.algebra.polynomials import Graded
 from theory.algebra.scalar import Degree, Scalar, whole_or_fraction
-from theory.errors import UserError, nearest
+from theory.errors import UserError, argument, nearest
 from theory.expansion import (
     ConstantDefinition,
     Expansion,
@@ -19,6 +19,7 @@ from theory.expansion import (
     SoftmaxDefinition,
 )
 from theory.language import Architecture
+from theory.limits import MOST_DEGREE
 from theory.reverse import LABEL_DRIVEN, PREDICTION_INDUCED, residuals, right_hand_sides
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class EvolutionEquations(Mapping[str, Equation]):
     def __getitem__(self, parameter: str) -> Equation:
         if parameter not in self.equations:
             raise UserError(
-                f"{self.architecture.name} has no parameter '{parameter}': {nearest(parameter, self.equations)}"
+                f"{self.architecture.name} has no parameter '{parameter}'; {nearest(parameter, self.equations)}"
             )
         return self.equations[parameter]
 
@@ -311,11 +312,16 @@ def derive(
     Source: paper 2608.30315, Theorems 1–3.
     """
     if loss not in LOSSES:
-        raise UserError(f"unknown loss '{loss}': {nearest(loss, LOSSES)}")
+        raise UserError(f"unknown loss '{loss}'; {nearest(loss, LOSSES)}")
     names = _names(keep, degree)
     mode = _mode(prediction, names, degree, loss)
     if degree is not None and (isinstance(degree, bool) or not isinstance(degree, (int, Fraction)) or degree < 1):
         raise UserError(f"the degree of the loss is a whole number of at least 1, found {degree}")
+    if degree is not None and degree > MOST_DEGREE and "all" not in names:
+        raise UserError(
+            f"an expansion to degree {degree} of the loss would not end; take a degree of at most {MOST_DEGREE} (its terms "
+            f"multiply with every degree)"
+        )
     limit = None if degree is None else whole_or_fraction(degree)
     equations = _derive(architecture, limit, names, loss, mode, paths)
     if limit is not None and limit not in equations.loss_degrees:
@@ -399,7 +405,8 @@ def _names(keep: str | tuple[str, ...] | None, degree: Degree | None) -> tuple[s
     names = (keep,) if isinstance(keep, str) else tuple(keep)
     if degree is None and "all" not in names:
         raise UserError(
-            "without a degree everything is kept and keep= has no effect; give degree= (of the loss), or keep='all'"
+            f"without a degree everything is kept and {argument('keep')} has no effect; give {argument('degree')} (of the "
+            f"loss), or {argument('keep', 'all')}"
         )
     return tuple(dict.fromkeys((*names, "prediction"))) if "all" in names else names
 
@@ -409,10 +416,12 @@ def _mode(prediction: str | None, keep: tuple[str, ...], degree: Degree | None, 
     if prediction is None:
         prediction = "kept" if kept else "expanded"
     if prediction not in PREDICTIONS:
-        raise UserError(f"unknown prediction '{prediction}': {nearest(prediction, PREDICTIONS)}")
+        raise UserError(f"unknown prediction '{prediction}'; {nearest(prediction, PREDICTIONS)}")
     if kept == (prediction == "expanded"):
         have = "kept" if kept else "not kept"
-        raise UserError(f"prediction='{prediction}' contradicts keep={keep}, in which the prediction is {have}")
+        raise UserError(
+            f"{argument('prediction', prediction)} contradicts {argument('keep')}, by which the prediction is {have}"
+        )
     return prediction
 
 

@@ -19,6 +19,7 @@ from theory.algebra.components import ComponentTable, Symbol, place_label
 from theory.algebra.polynomials import INFINITE, Algebra, Graded, Polynomial, term_count, truncated
 from theory.algebra.scalar import Degree, Scalar
 from theory.errors import UserError, nearest
+from theory.errors import argument as spelled
 from theory.language import LABEL, POSITION, TOKEN, Architecture, Expression
 
 ZERO = 0
@@ -387,8 +388,8 @@ class Expansion:
                 return {}
             raise UserError(
                 f"{node.line}: the leading part (degree {lead}) of what '{self._names[id(node)]}' is applied to vanishes "
-                f"identically, so there is nothing to expand it around; derive without degree= (everything kept), or take "
-                f"out what cancels"
+                f"identically, so there is nothing to expand it around; derive without {spelled('degree')} (everything kept), "
+                f"or take out what cancels"
             )
         number = self._as_number(base)
         if number is not None and power is None and any(name.startswith("|") for name, _ in number.atoms):
@@ -558,7 +559,7 @@ def _kept(architecture: Architecture, degree: Degree | None, keep: frozenset[str
     known = set(named) | {node.name for node in named.values()} | {"prediction", "all"}
     for name in keep:
         if name not in known:
-            raise UserError(f"{architecture.name} has no nonlinearity '{name}' to keep: {nearest(name, known)}")
+            raise UserError(f"{architecture.name} has no nonlinearity '{name}' to keep; {nearest(name, known)}")
     return [node for name, node in named.items() if name in keep or node.name in keep]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
 from theory import language as lang
-from theory.errors import UserError
+from theory.errors import UserError, argument
 from theory.language import Architecture
+from theory.limits import check_parameters
 
 
 def fan_in(architecture: Architecture) -> dict[str, tuple[str, ...]]:
@@ -58,7 +60,7 @@ def initialise(
     Source: paper 2608.30315, Setting.
     """
     if (gamma is None) == (scale is None):
-        raise UserError("an initialisation needs exactly one of gamma and scale")
+        raise UserError(f"an initialisation needs exactly one of {argument('gamma')} and {argument('scale')}")
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise UserError(f"the initial scale must be a positive number, found {scale}")
     if gamma is not None and not np.isfinite(gamma):
@@ -67,13 +69,14 @@ def initialise(
         raise UserError(f"a seed is a whole number of at least 0, found {seed}")
     full = architecture.all_sizes(sizes)
     shapes = architecture.shapes(sizes)
+    check_parameters(architecture, sizes)
     inputs = fan_in(architecture)
     arrays = {}
     for name, shape in shapes.items():
         if architecture.parameters[name].weight == 0:
             arrays[name] = np.ones(shape)
             continue
-        width = int(np.prod([full[a] for a in inputs[name]]))
+        width = prod(full[a] for a in inputs[name])
         deviation = scale if scale is not None else float(width) ** -float(gamma)  # pyright: ignore[reportArgumentType]
         key = [int(seed), *name.encode()]
         arrays[name] = np.random.default_rng(key).normal(0.0, deviation, shape)

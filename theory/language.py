@@ -7,6 +7,7 @@ the symbolic derivation, jax, torch and numpy alike (see `theory.interpret` and 
 
 from __future__ import annotations
 
+import copy
 import inspect
 import linecache
 import sys
@@ -239,7 +240,7 @@ def dot(left: Expression, right: Expression, over: str | tuple[str, ...]) -> Exp
             if axis not in operand.axes:
                 _fail(
                     f"dot(over='{axis}'): the {side} operand has no axis '{axis}'; it has "
-                    f"({', '.join(operand.axes) or 'none'}), {nearest(axis, operand.axes)}"
+                    f"({', '.join(operand.axes) or 'none'}); {nearest(axis, operand.axes)}"
                 )
     kept = tuple(a for a in _union(left.axes, right.axes) if a not in axes)
     return Dot(kept, _line(), left, right, axes)
@@ -279,7 +280,7 @@ def select(operand: Expression, axis: str, place: str) -> Expression:
     """The operand at the "first" or "last" place of an axis."""
     _need(operand, axis, "select")
     if place not in ("first", "last"):
-        _fail(f"select: unknown place '{place}': {nearest(place, ('first', 'last'))}")
+        _fail(f"select: unknown place '{place}'; {nearest(place, ('first', 'last'))}")
     return Select(tuple(a for a in operand.axes if a != axis), _line(), operand, axis, place)
 
 
@@ -492,7 +493,7 @@ class _Parameters:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self._nodes:
-            _fail(f"unknown parameter '{name}': {nearest(name, self._nodes)}")
+            _fail(f"unknown parameter '{name}'; {nearest(name, self._nodes)}")
         return self._nodes[name]
 
     def __getitem__(self, name: str) -> Expression:
@@ -526,7 +527,10 @@ class Architecture:
         parameters: Mapping[str, tuple[str, ...] | ParameterSpec],
         name: str | None = None,
     ):
-        self.name = name or function.__name__
+        own_name = getattr(function, "__name__", type(function).__name__)
+        self.name = name or ("architecture" if own_name == "<lambda>" else own_name)
+        self.function = function
+        self._named = name is not None
         self.parameters: dict[str, ParameterSpec] = {}
         for key, spec in parameters.items():
             spec = spec if isinstance(spec, ParameterSpec) else ParameterSpec(tuple(spec))
@@ -565,6 +569,14 @@ class Architecture:
         listing = ", ".join(f"{name}({', '.join(spec.axes)})" for name, spec in self.parameters.items())
         return f"Architecture({self.name}: {listing})"
 
+    def called(self, name: str, *fine: str) -> Architecture:
+        """The same architecture under the name `name`, unless it was named when made or has one of the names `fine`."""
+        if self._named or self.name in fine:
+            return self
+        other = copy.copy(self)
+        other.name = name
+        return other
+
     def root(self, axis: str) -> str:
         """The axis whose size an axis has: itself, or the one it was renamed from."""
         return self._roots.get(axis, axis)
@@ -582,7 +594,7 @@ class Architecture:
         known = set(self.axes) | {POSITION, TOKEN, LABEL}
         for axis, found in sizes.items():
             if axis not in known and axis not in self._roots:
-                raise UserError(f"{self.name} has no axis '{axis}': {nearest(axis, known)}")
+                raise UserError(f"{self.name} has no axis '{axis}'; {nearest(axis, known)}")
             if isinstance(found, bool) or int(found) != found or found < 1:
                 raise UserError(f"the size of axis '{axis}' must be a positive whole number, found {found}")
         for axis, found in self.fixed_sizes.items():
@@ -635,7 +647,7 @@ def add_axis_sizes(architecture: Architecture, parameters: Mapping[str, object],
     sizes = {architecture.root(POSITION): length}
     for name in parameters:
         if name not in architecture.parameters:
-            raise UserError(f"{architecture.name} has no parameter '{name}': {nearest(name, architecture.parameters)}")
+            raise UserError(f"{architecture.name} has no parameter '{name}'; {nearest(name, architecture.parameters)}")
     for name, spec in architecture.parameters.items():
         if name not in parameters:
             raise UserError(f"parameter '{name}' of {architecture.name} is missing")
@@ -732,7 +744,7 @@ def _check_sizes(architecture: Architecture) -> None:
         for name, _ in node.scalar.atoms if isinstance(node, (Scale, Number)) else ():
             if name.startswith("|") and name[1:-1] not in known:
                 raise UserError(
-                    f"{node.line}: size('{name[1:-1]}'): there is no such axis, {nearest(name[1:-1], known)}"
+                    f"{node.line}: size('{name[1:-1]}'): there is no such axis; {nearest(name[1:-1], known)}"
                 )
 
 
@@ -797,7 +809,7 @@ def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
 def _need(operand: Expression, axis: str, word: str) -> None:
     if axis not in operand.axes:
         _fail(
-            f"{word}: there is no axis '{axis}'; the axes found are ({', '.join(operand.axes) or 'none'}), "
+            f"{word}: there is no axis '{axis}'; the axes found are ({', '.join(operand.axes) or 'none'}); "
             f"{nearest(axis, operand.axes)}"
         )
 
@@ -808,6 +820,9 @@ def _contained(inner: tuple[str, ...], outer: tuple[str, ...], what: str) -> Non
         _fail(f"{what} has an axis '{left_over[0]}' that the scores lack; they have ({', '.join(outer)})")
 
 
+_PACKAGE = __file__.rpartition("language.py")[0]
+
+
 def _line() -> str:
     """Where the user wrote the operation: the first frame outside this package's language."""
     frame = inspect.currentframe()
@@ -816,6 +831,8 @@ def _line() -> str:
     if frame is None:
         return "unknown line"
     name, number = frame.f_code.co_filename, frame.f_lineno
+    if name.startswith(_PACKAGE):
+        return frame.f_code.co_name  # a stock architecture: its lines say nothing to the user
     text = linecache.getline(name, number).strip()
     short = name.rsplit("/", 1)[-1]
     return f"{short}:{number}" + (f" `{text}`" if text else "")

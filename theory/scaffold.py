@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from pathlib import Path
 
-from theory.errors import UserError
+from theory.errors import UserError, argument
 
 ARCHITECTURE = '''"""{name}: say in one line what is new about it.
 
@@ -125,4 +125,6 @@ def _check_name(name: str) -> None:
 
 def _check_absent(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise UserError(f"{str(path)!r} is there already and is not overwritten; choose another with -o FILE")
+        raise UserError(
+            f"{str(path)!r} is there already and is not overwritten; choose another with {argument('output', 'FILE')}"
+        )

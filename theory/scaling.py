@@ -29,7 +29,7 @@ import sympy
 
 from theory import activations, language
 from theory.algebra.scalar import Degree
-from theory.architectures import feed_forward
+from theory.architectures import check_labels, feed_forward
 from theory.errors import UserError, nearest
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import EvolutionEquations, derive
@@ -79,9 +79,7 @@ class _OrderParts:
         length = dataset.length
         if orders is not None and (isinstance(orders, bool) or int(orders) != orders or orders < 0):
             raise UserError(f"the largest order is a whole number of at least 0, found {orders}")
-        if architecture.labels_per_position != dataset.labels_per_position:
-            have = "per position" if dataset.labels_per_position else "per sequence"
-            raise UserError(f"{dataset.name} has one label {have}, which is not what {architecture.name} predicts")
+        check_labels(architecture, dataset)
         self.orders = min(length - 1, length - 1 if orders is None else int(orders))
         self.length, self.n_tokens = length, dataset.n_tokens
         self.architecture, self.dataset = architecture, dataset
@@ -142,7 +140,7 @@ def embedding(architecture: Architecture, parameter: str | None = None) -> str:
     """
     candidates = [name for name, spec in architecture.parameters.items() if TOKEN in spec.axes]
     if parameter is not None and parameter not in candidates:
-        raise UserError(f"{architecture.name} has no embedding '{parameter}': {nearest(parameter, candidates)}")
+        raise UserError(f"{architecture.name} has no embedding '{parameter}'; {nearest(parameter, candidates)}")
     if not candidates:
         raise UserError(f"{architecture.name} has no parameter with an axis '{TOKEN}'")
     if architecture.root(LABEL) == TOKEN:

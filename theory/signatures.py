@@ -151,13 +151,13 @@ class Signature:
 
     def _mode(self, mode: str) -> int:
         if mode not in self.modes:
-            raise UserError(f"the signature has no mode {mode!r}, {nearest(mode, self.modes)}")
+            raise UserError(f"the signature has no mode {mode!r}; {nearest(mode, self.modes)}")
         return self.modes.index(mode)
 
     def _absence(self, token: str) -> str:
         if token in self.missing:
             return f"{self.axis} {token!r} never occurs in the data, so it has no signature"
-        return f"the signature has no {self.axis} {token!r}, {nearest(str(token), self.tokens)}"
+        return f"the signature has no {self.axis} {token!r}; {nearest(str(token), self.tokens)}"
 
 
 def token_probability(dataset: Dataset) -> np.ndarray:
@@ -399,7 +399,7 @@ def prefix_signature(
     """
     _needs_labels_per_position(dataset, "prefix signature")
     if weighting not in ("position", "pair"):
-        raise UserError(f"weighting cannot be {weighting!r}, {nearest(weighting, ('position', 'pair'))}")
+        raise UserError(f"weighting cannot be {weighting!r}; {nearest(weighting, ('position', 'pair'))}")
     nothing = np.empty((1, 0), dtype=np.int64)
     places = [
         _Place(i, nothing, s, 1.0 / (s + 1) if weighting == "position" else 1.0)
@@ -545,7 +545,7 @@ def _rows(dataset: Dataset, wanted: Tokens, probability: np.ndarray, axis: str =
 def _symbol(axis: str, item: Any, names: Sequence[str], index: dict[str, int]) -> int:
     if isinstance(item, str):
         if item not in index:
-            raise UserError(f"there is no {axis} {item!r}, {nearest(item, names)}")
+            raise UserError(f"there is no {axis} {item!r}; {nearest(item, names)}")
         return index[item]
     if isinstance(item, bool) or not isinstance(item, int | np.integer):
         raise UserError(f"a {axis} is chosen by name (str) or index (int), found {item!r}")
@@ -570,7 +570,7 @@ def _joint(
     n_context = width // dataset.n_labels if "label" in modes else width
     shape = (len(rows.indices), *sizes)
     if storage not in ("auto", "dense", "sparse"):
-        raise UserError(f"storage cannot be {storage!r}, {nearest(storage, ('auto', 'dense', 'sparse'))}")
+        raise UserError(f"storage cannot be {storage!r}; {nearest(storage, ('auto', 'dense', 'sparse'))}")
     if len(rows.indices) * width > np.iinfo(np.int64).max:
         raise UserError(
             f"a {kind} signature of order {order} has more entries than can be numbered; "

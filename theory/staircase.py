@@ -49,11 +49,19 @@ class Step:
 
         For the feed-forward model of the paper this is k·C_k·B_m(k), with B_m(k) = m!·S(k, m+1), k = degree.
         """
-        factor = math.factorial(self.free)
-        total = sympy.Integer(0)
-        for term in self.terms:
-            total += Scalar(term.coefficient.rational * factor, term.coefficient.atoms).to_sympy()
+        total = sympy.Add(*self._coefficients())
         return sympy.nsimplify(total) if total.is_Rational else sympy.simplify(total)
+
+    def _coefficients(self) -> list[sympy.Expr]:
+        factor = math.factorial(self.free)
+        return [Scalar(t.coefficient.rational * factor, t.coefficient.atoms).to_sympy() for t in self.terms]
+
+    @property
+    def multipliers(self) -> tuple[sympy.Expr, ...]:
+        """What the table shows: the `multiplier`, or each term's where their sum is 0 although the terms are there."""
+        if self.multiplier != 0:
+            return (self.multiplier,)
+        return tuple(dict.fromkeys(self._coefficients()))
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class Staircase:
                     "degree": str(step.degree),
                     "also at": ", ".join(str(d) for d in step.all_degrees if d != step.degree) or "-",
                     "terms": str(len(step.terms)),
-                    "multiplier": f"{step.multiplier}{binomial}",
+                    "multiplier": ", ".join(f"{multiplier}{binomial}" for multiplier in step.multipliers),
                     "weights": ", ".join(step.signature.weights) or "-",
                 }
                 | ({"path": step.path or "-", "branch": step.branch or "-"} if self._has_paths else {})
@@ -107,7 +115,8 @@ class Staircase:
         widths = {c: max(len(c), *(len(row[c]) for row in rows)) for c in columns}
         lines = [head, "  ".join(c.ljust(widths[c]) for c in columns).rstrip()]
         lines += ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in rows]
-        lines.append("orders of L and more vanish; the multiplier is the sum of the terms' coefficients")
+        apart = ", each by itself where the sum is 0" if any(len(step.multipliers) > 1 for step in self.steps) else ""
+        lines.append(f"orders of L and more vanish; the multiplier is the sum of the terms' coefficients{apart}")
         return "\n".join(lines)
 
     def to_markdown(self) -> str:
@@ -127,10 +136,10 @@ class Staircase:
             binomial = rf" \binom{{{step.positions}}}{{{step.free}}}" if step.free else ""
             name = step.signature.name.replace("φ", r"\varphi").replace("α", r"\alpha").replace("·ψ", r"\,\psi")
             name = name.replace("ψ", r"\psi").replace("ν", r"\nu")
-            multiplier = sympy.latex(step.multiplier)
+            multiplier = ", ".join(f"{sympy.latex(multiplier)}{binomial}" for multiplier in step.multipliers)
             lines.append(
                 f"{row['part']} & ${name}$ & {row['degree']} & {row['also at']} & {row['terms']} & "
-                rf"${multiplier}{binomial}$ \\"
+                rf"${multiplier}$ \\"
             )
         return "\n".join([*lines, r"\end{tabular}"]) + "\n"
 

@@ -17,11 +17,11 @@ def parse_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         if re.fullmatch(r"\s*[\w./:-]+\s*", text):
             return text.strip()
-        raise UserError(f"{text!r} is not a TOML value.") from None
+        raise UserError(f"{text!r} is not a TOML value") from None
 
 
-def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """Options from `key=value` strings, e.g. `numbers=20`.
+def parse_options(pairs: Iterable[str], form: str = "key=value") -> dict[str, Any]:
+    """Options from `key=value` strings, e.g. `numbers=20`; `form` is how messages call them.
 
     **Raises:** `UserError` for a string of another form or a key given twice.
     """
@@ -30,8 +30,8 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
-            raise UserError(f"an option has the form key=value, but {pair!r} was given.")
+            raise UserError(f"an option has the form {form}, but {pair!r} was given")
         if key in options:
-            raise UserError(f"the option {key!r} was given twice.")
+            raise UserError(f"the option {key!r} was given twice")
         options[key] = parse_value(value)
     return options

@@ -1,12 +1,14 @@
 """The commands from end to end, on a model small enough for seconds."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from compare.claims import MEASURES
-from compare.run import shared_schedules
+from compare.run import run_comparison, shared_schedules
+from simulate.experiment import load_experiment
 from simulate.schedule import Schedule
 from simulate.trajectory import load_trajectories
 from theory.cli import main
@@ -144,7 +146,8 @@ def test_batches_and_seeds_change_the_training_only(experiment, run, tmp_path, c
     words += ["--set", "sgd.batch=4", "--set", "sgd.seeds=[0, 1]"]
     assert main(["compare", str(experiment), "-o", str(tmp_path / "run"), *words]) == 0
     out, err = capsys.readouterr()
-    assert "holds: similarity" in out and "fails: too good" in out and err == ""
+    assert "holds: similarity" in out and "fails: too good" in out
+    assert err == "sgd-0.2: 300 steps for each of 2 seeds\nsgd-0.4: 150 steps for each of 2 seeds\n"
     first, second = (load_trajectories(path / "trajectories.nc") for path in (run, tmp_path / "run"))
     for name in ("E", "U"):
         assert first["exact"][name].values.tobytes() == second["exact"][name].values.tobytes()
@@ -208,3 +211,25 @@ def test_flows_hold_every_time_of_every_training():
         gaps = np.abs(shared.times[None, :] - schedule.times[:, None]).min(axis=1)
         assert gaps.max() < 1e-9
     assert len(shared) > len(own[0.2])
+
+
+def test_a_training_that_would_not_end_is_refused_before_any_work(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    monkeypatch.setattr("simulate.run.run_flows", lambda *_, **__: 1 / 0)
+    assert main(["compare", "e.toml", "--set", "sgd.learning_rate=[1e-12, 2e-12]"]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "needs 6e+13 steps to reach t = 60, more than 1,000,000,000; take a larger learning_rate" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["e.toml"]
+
+
+def test_steps_are_announced_and_long_trainings_estimated(tmp_path, monkeypatch):
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    lines = []
+    monkeypatch.setattr("simulate.run.run_flows", lambda *_, **__: 1 / 0)
+    for override in (), ("sgd.learning_rate=[1e-4, 2e-4]",):
+        with pytest.raises(ZeroDivisionError):
+            run_comparison(load_experiment(tmp_path / "e.toml", override), announce=lines.append)
+    assert lines[:2] == ["sgd-0.2: 300 steps", "sgd-0.4: 150 steps"]
+    assert re.fullmatch(r"sgd-0.0001: 600,000 steps, about [\d.]+ (s|minutes|hours)", lines[2]), lines

@@ -203,7 +203,7 @@ def test_a_killed_comparison_goes_on_where_it_was(tmp_path, write, undrawn, monk
                 raise Killed
             os.rename(source, target)
 
-        patch.setattr("theory.cli.os.replace", replace)
+        patch.setattr("theory.files.os.replace", replace)
         main(["compare", "file.toml", "-o", "out", "--quiet"])
     assert not (tmp_path / "out").exists() and (tmp_path / ".out.training").is_dir()
     capsys.readouterr()

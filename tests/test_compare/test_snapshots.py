@@ -54,7 +54,7 @@ def killed_at(monkeypatch, place, number):
                 raise Killed
         os.rename(source, target)
 
-    monkeypatch.setattr("theory.cli.os.replace", replace)
+    monkeypatch.setattr("theory.files.os.replace", replace)
 
 
 @pytest.mark.parametrize("place", ["step-", "resume"])

@@ -115,7 +115,7 @@ def test_own_files_are_found_beside_the_experiment(tmp_path):
     )
     (tmp_path / "file.toml").write_text(text)
     experiment = load_experiment(tmp_path / "file.toml")
-    assert experiment.dataset().n_samples == 2 and experiment.architecture().name == "linear"
+    assert experiment.dataset().n_samples == 2 and experiment.architecture().name == "models.py:mine"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "resolved.toml").write_text(experiment.to_toml())
@@ -220,5 +220,9 @@ def test_run_directory_is_whole_or_absent(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "b"]
     with pytest.raises(UserError, match="is a file"), run_directory(tmp_path / "run" / "b"):
         pass
-    with pytest.raises(UserError, match="no directory"), run_directory(tmp_path / "x" / "y"):
-        pass
+    with run_directory(tmp_path / "x" / "y") as target:
+        (target / "c").write_text("4")
+    assert (tmp_path / "x" / "y" / "c").read_text() == "4"
+    with pytest.raises(KeyError), run_directory(tmp_path / "new" / "y") as target:
+        raise KeyError
+    assert not (tmp_path / "new").exists()

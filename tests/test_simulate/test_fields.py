@@ -209,7 +209,7 @@ def test_more_can_be_kept_in_a_field():
 @pytest.mark.parametrize(
     ("kind", "degree", "words"),
     [
-        ("cutlogits", 3, "unknown flow 'cutlogits': did you mean 'cut-logits'"),
+        ("cutlogits", 3, "unknown flow 'cutlogits'; did you mean 'cut-logits'"),
         ("expanded", None, "the flow 'expanded' needs a degree"),
         ("expanded", 5, "nearest degrees are 4 and 6"),
     ],

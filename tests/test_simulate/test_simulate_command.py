@@ -146,7 +146,18 @@ def test_an_old_run_is_replaced_only_by_force_and_only_by_a_whole_one(here, capf
         (["simulate", "sum.toml", "--set", "flow.kind=exact"], "did you mean 'kinds'"),
         (["simulate", "sum.toml", "--set", "data.numbers=-1"], "--set data.numbers=-1: [data]"),
         (["simulate", "sum.toml", "-o", "sum.toml"], "'sum.toml' is a file"),
-        (["simulate", "sum.toml", "-o", "a/b"], "no directory"),
+        (["simulate", "sum.toml", "-o", ".", "--force"], "holds the working directory"),
+        (["simulate", "sum.toml", "--set", "flow.until=half-loss"], "staircase: --set flow.until=half-loss: [flow]"),
+        (
+            ["simulate", "sum.toml", "--set", "architecture.activation=relu"],
+            "staircase: --set architecture.activation=relu: [flow]",
+        ),
+        (["simulate", "sum.toml", "--set", "architecture.activation=relu"], 'keep it (keep = "activation")'),
+        (["simulate", "sum.toml", "--set", "flow.degree=1000"], "staircase: --set flow.degree=1000: [flow]"),
+        (["simulate", "sum.toml", "--set", "sizes.embed=1000000000000"], "reduce the size of axis 'embed'"),
+        (["simulate", "sum.toml", "--set", "save.count=10000000000"], "TB of memory"),
+        (["simulate", "sum.toml", "--set", "data.task=t.txt"], 'for a text write task = "text" and path = "t.txt"'),
+        (["simulate", "sum.toml", "-o", "/proc/a/b"], "cannot be written"),
     ],
 )
 def test_mistakes_are_one_sentence_before_any_work(here, capfd, monkeypatch, words, sentence):
@@ -266,3 +277,21 @@ def test_solvers_are_listed(here, capfd):
     out, err = capfd.readouterr()
     assert err == "" and re.search(r"solvers\n  tsit5 +explicit", out)
     assert theory.cli.main(["simulate"]) == 2
+
+
+def test_a_time_that_no_step_is_short_for(here, capfd):
+    words = ["simulate", "sum.toml", "-q", "--set", "flow.kinds=exact", "--set", "flow.until=1e300"]
+    assert theory.cli.main(words) == 3
+    assert "until = 1e+300 is too far for this flow" in capfd.readouterr().err
+
+
+def test_parents_are_made_and_a_full_disk_leaves_nothing(here, capfd, monkeypatch):
+    words = ["simulate", "sum.toml", "-q", "-o", "a/b", "--set", "flow.kinds=exact", "--set", "flow.until=0.1"]
+    with monkeypatch.context() as full:
+        full.setattr("os.posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        assert theory.cli.main(words) == 2
+    assert capfd.readouterr() == ("", "staircase: 'a/b' cannot be written: No space left on device.\n")
+    assert os.listdir(here / "a") == ["b.partial"]  # the flow is not lost
+    assert theory.cli.main([*words, "--resume"]) == 0
+    assert os.listdir(here / "a") == ["b"]
+    assert "summary.json" in os.listdir(here / "a" / "b")

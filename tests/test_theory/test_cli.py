@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import theory
 import theory.cli
+import theory.data
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +30,7 @@ def test_version(capfd):
 def test_no_command_and_unknown_command_exit_with_2(capfd):
     assert run("lst") == 2
     out, err = capfd.readouterr()
-    assert out == "" and "Did you mean 'list'" in err
+    assert out == "" and err == "staircase: staircase has no command lst; did you mean 'list'?\n"
     assert run() == 2
     assert run("derive") == 2
     assert run("derive", "linear", "--degree", "x") == 2
@@ -137,7 +139,7 @@ def test_table_finds_a_degree_by_itself(capfd):
         (("signatures", "ad"), "did you mean 'add'"),
         (("signatures", "add", "--option", "numbrs=4"), "did you mean 'numbers'"),
         (("signatures", "add", "--format", "npz"), "-o FILE"),
-        (("signatures", "add", "-o", "nowhere/file"), "cannot be written"),
+        (("signatures", "add", "-o", "/proc/nowhere/file"), "cannot be written"),
     ],
 )
 def test_mistakes_are_one_sentence_and_status_2(words, sentence, capfd, tmp_path, monkeypatch):
@@ -147,6 +149,149 @@ def test_mistakes_are_one_sentence_and_status_2(words, sentence, capfd, tmp_path
     assert out == "" and err.startswith("staircase: ") and sentence in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+MODELS = """\
+from theory.language import *
+
+
+def forward(p, tokens):
+    return dot(p.U, total(embed(p.E, tokens), over="position"), over="embed")
+
+
+AXES = {"E": ("token", "embed"), "U": ("label", "embed")}
+model = Architecture(forward, AXES)
+
+
+def broken():
+    return 1 / 0
+
+
+def wide(width):
+    return model
+
+
+def late():
+    def masked(p, tokens):
+        fade = constant("fade", ("position",), lambda sizes: 1 / 0 if sizes["position"] > 3 else __import__("numpy").ones(sizes["position"]))
+        return dot(p.U, dot(fade, embed(p.E, tokens), over="position"), over="embed")
+
+    return Architecture(masked, AXES)
+"""  # noqa: E501
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "m.py": MODELS,
+        "name.py": "x = 1\ny = nothing\n",
+        "syntax.py": "\ndef (\n",
+        "absent.py": "import no_such_module\n",
+        "leaves.py": "import sys\nsys.exit(0)\n",
+        "data.py": "def rows():\n    raise KeyError('a')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("table m.py:forward", "is a function of (p, tokens) and not the Architecture made of it; write m.py:model."),
+        ("certify m.py:forward", "is a function of (p, tokens) and not the Architecture made of it; write m.py:model."),
+        ("table m.py:nosuch", "m.py defines no 'nosuch'; choose one of broken, late, model, wide."),
+        ("table m.py:modle", "m.py defines no 'modle'; did you mean 'model'?"),
+        ("table m.py", "an architecture in it; choose one of m.py:model, m.py:broken, m.py:wide, m.py:late."),
+        ("table m.py:AXES", "m.py:AXES is neither an Architecture nor a function that returns one; write m.py:model."),
+        ("table m.py:wide", "m.py:wide needs the option 'width': --option width=…."),
+        ("table m.py:broken", "m.py:13: ZeroDivisionError: division by zero."),
+        ("closed-form m.py:late", "m.py:22: ZeroDivisionError: division by zero."),
+        ("table name.py:x", "name.py:2: NameError: name 'nothing' is not defined."),
+        ("table syntax.py:x", "syntax.py:2: SyntaxError: invalid syntax."),
+        ("table absent.py:x", "absent.py:1: ModuleNotFoundError: No module named 'no_such_module'."),
+        ("table leaves.py:x", "leaves.py:2: SystemExit: 0."),
+        ("signatures data.py:rows", "data.py:2: KeyError: 'a'."),
+        ("signatures t.txt", "'t.txt' is no task; for a text write 'text' and --option path=t.txt"),
+        ("scaling linear --task t.txt", "for a text write --task text and --task-option path=t.txt"),
+        ("scaling linear --task text", "but linear predicts one per sequence; with one per position there is transformer."),
+        ("closed-form transformer", "with one per sequence there are linear, feed_forward, emb_mlp, attention."),
+        ("derive feed_forward --activation relu --degree 4", "keep it (--keep activation), or choose"),
+        ("derive feed_forward --activation tanhh", "feed_forward: unknown activation 'tanhh'; did you mean 'tanh'?"),
+        ("derive linear --keep activation", "--keep has no effect; give --degree (of the loss), or --keep all."),
+        ("derive feed_forward --degree 1000", "to degree 1000 of the loss would not end; take a degree of at most 100"),
+        ("closed-form linear --size embed=1000000000000", "272 TB of memory"),
+        ("closed-form linear --size token=3", "the size of axis 'token' comes from the data; what is free is embed."),
+        ("closed-form linear --size embed", "an option has the form axis=size, but 'embed' was given."),
+        ("closed-form linear --gamma 1 --scale 1", "exactly one of --gamma and --scale."),
+        ("signatures add --option numbers=50 --option length=9", "draw some of them: --option samples=10000."),
+        ("scaling linear --task-option numbers=50 --task-option length=9", "draw some of them: --task-option samples=10000."),
+        ("derive attention --option positions=no", "the option positions of attention is true or false, found 'no'."),
+        ("derive", "missing argument 'ARCH' (see staircase derive --help)."),
+        ("derive linear --keeep all", "staircase derive has no option --keeep; did you mean '--keep'?"),
+        ("derive linear --format wrd", "of staircase derive cannot be 'wrd'; choose one of json, latex, markdown, text."),
+        ("certify linear --keep all", "staircase certify has no option --keep; choose one of"),
+        ("derive linear --degree 0", "invalid value for '--degree'"),
+        ("derive linear more", "(see staircase derive --help)."),
+        ("new x y", "staircase new has no command x; choose one of architecture, experiment."),
+        ("derive linear -o .", "'.' is a directory; name a file in it."),
+        ("derive linear -o m.py/a/b", "is not a directory."),
+    ],
+)  # fmt: skip
+def test_what_a_new_user_stumbles_on_is_one_sentence(line, sentence, models, capfd):
+    before = sorted(models.iterdir())
+    assert run(*line.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("staircase: ") and err.count("\n") == 1
+    assert sentence in err and "Traceback" not in err
+    assert [p for p in sorted(models.iterdir()) if p.name != "__pycache__"] == before
+
+
+def test_python_has_its_own_words():
+    from theory.architectures import feed_forward
+    from theory.evolution import derive
+
+    with pytest.raises(theory.UserError, match=r"\(keep='activation'\)"):
+        derive(feed_forward("relu"), 4)
+    with pytest.raises(theory.UserError, match=r"for a text write task='text' and path='t.txt'"):
+        theory.data.load("t.txt")
+
+
+def test_output_is_checked_before_the_work_and_gets_its_folders(models, capfd, monkeypatch):
+    with monkeypatch.context() as guarded:
+        guarded.setattr("theory.evolution.derive", lambda *_, **__: 1 / 0)
+        assert run("derive", "linear", "-o", "/proc/x/y") == 2
+        assert "'/proc/x/y' cannot be written" in capfd.readouterr().err
+    assert run("derive", "linear", "-o", "deep/er/x.txt") == 0
+    assert (models / "deep/er/x.txt").read_text().startswith("linear")
+    with monkeypatch.context() as full:
+        full.setattr(
+            "theory.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        assert run("derive", "linear", "-o", "new/x.txt") == 2
+    assert capfd.readouterr().err == "staircase: 'new/x.txt' cannot be written: No space left on device.\n"
+    assert not (models / "new").exists()
+
+
+def test_output_is_named_as_it_was_asked_for(models, capfd):
+    assert run("table", "m.py:model") == 0
+    assert capfd.readouterr().out.startswith("staircase of dE/dt, m.py:model, ")
+
+
+def test_memory_that_runs_out_is_a_sentence(capfd, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError("Unable to allocate 7.28 TiB for an array with shape (1000000000000,)")
+
+    monkeypatch.setattr("theory.evolution.derive", refuse)
+    assert run("derive", "linear") == 2
+    assert "not enough memory: 7.28 TiB were asked for; take smaller" in capfd.readouterr().err
+
+
+def test_an_error_of_the_program_stays_an_error(monkeypatch):
+    monkeypatch.setattr("theory.evolution.derive", lambda *_, **__: {}["x"])
+    with pytest.raises(KeyError):
+        run("derive", "linear")
 
 
 def test_a_closed_pipe_ends_in_silence():

@@ -124,7 +124,7 @@ def test_a_zero_has_no_equation():
         (linear(), {"degree": -2}, "at least 1, found -2"),
         (linear(), {"degree": 2.5}, "at least 1, found 2.5"),
         (linear(), {"degree": True}, "at least 1, found True"),
-        (linear(), {"degree": 2, "loss": "crossentropy"}, "unknown loss 'crossentropy': did you mean 'cross_entropy'"),
+        (linear(), {"degree": 2, "loss": "crossentropy"}, "unknown loss 'crossentropy'; did you mean 'cross_entropy'"),
         (linear(), {"degree": 2, "prediction": "truncated"}, "unknown prediction 'truncated'"),
         (linear(), {"degree": 2, "prediction": "expanded"}, "contradicts keep="),
         (linear(), {"degree": 2, "keep": (), "prediction": "kept"}, "not kept"),

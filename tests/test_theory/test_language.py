@@ -56,7 +56,7 @@ WRONG = {
         ["(label, embed)", "'embed' is left over", "(position, label)"],
     ),
     "no label axis": (lambda p, x: last(embed(p.E, x)), ["(embed)", "logits have the axes (label)"]),
-    "unknown parameter": (lambda p, x: dot(p.W, x, over="token"), ["unknown parameter 'W'", "choices: E, U"]),
+    "unknown parameter": (lambda p, x: dot(p.W, x, over="token"), ["unknown parameter 'W'", "choose one of E, U"]),
     "unknown axis in total": (
         lambda p, x: dot(p.U, total(embed(p.E, x), over="positions"), over="embed"),
         ["total: there is no axis 'positions'", "did you mean 'position'"],
@@ -244,7 +244,7 @@ def test_the_name_prediction_is_taken():
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"embd": 3}, "no axis 'embd': did you mean 'embed'"),
+        ({"embd": 3}, "no axis 'embd'; did you mean 'embed'"),
         ({"embed": 0}, "positive whole number, found 0"),
         ({"embed": 2.5}, "positive whole number, found 2.5"),
         ({"embed": True}, "positive whole number, found True"),
@@ -432,11 +432,11 @@ def test_activations_are_what_torch_calls_them(name):
     ("name", "options", "words"),
     [
         ("feedforward", {}, "did you mean 'feed_forward'"),
-        ("feed_forward", {"activatoin": "tanh"}, "no option 'activatoin': did you mean 'activation'"),
+        ("feed_forward", {"activatoin": "tanh"}, "no option 'activatoin'; did you mean 'activation'"),
         ("feed_forward", {"activation": "gleu"}, "did you mean 'gelu'"),
         ("transformer", {"blocks": 0}, "at least 1, found 0"),
         ("nowhere.py:mine", {}, "no file 'nowhere.py'"),
-        ("nowhere.py", {}, "write nowhere.py:FUNCTION"),
+        ("nowhere.py", {}, "no file 'nowhere.py'"),
     ],
 )
 def test_loading_what_is_not_there(name, options, words):

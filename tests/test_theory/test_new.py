@@ -64,7 +64,7 @@ def test_nothing_is_overwritten(folder, capfd):
         assert run("new", kind, "mine") == 2
         assert capfd.readouterr() == (
             "",
-            f"staircase: '{path}' is there already and is not overwritten; choose another with -o FILE\n",
+            f"staircase: '{path}' is there already and is not overwritten; choose another with --output FILE.\n",
         )
         assert (folder / path).read_text() == "mine"
     assert sorted(path.name for path in folder.iterdir()) == ["mine.py", "mine.toml"]
@@ -77,7 +77,7 @@ def test_nothing_is_overwritten(folder, capfd):
         (("architecture", "1a"), "'1a' is not a Python identifier"),
         (("architecture", "class"), "'class' is a word of Python's own; 'class_' would do"),
         (("architecture", "embed"), "'embed' is a name that the new file uses for something else"),
-        (("architecture", "mine", "-o", "nowhere/mine.py"), "cannot be written"),
+        (("architecture", "mine", "-o", "/proc/nowhere/mine.py"), "cannot be written"),
         (("experiment", "a/b"), "made of letters, digits, - and _, found 'a/b'"),
     ],
 )

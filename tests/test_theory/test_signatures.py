@@ -315,7 +315,7 @@ def test_tokens_that_never_occur_are_named_not_nan():
     assert label_signature(task, 1, storage="sparse").matrix.nnz == 3
     with pytest.raises(UserError, match="token 'd' never occurs"):
         found["d"]
-    with pytest.raises(UserError, match="no token 'cc', did you mean 'c'"):
+    with pytest.raises(UserError, match="no token 'cc'; did you mean 'c'"):
         found["cc"]
     with pytest.raises(UserError, match="none of the tokens wanted occurs .* d, e"):
         label_signature(task, tokens=["d", "e"])
@@ -345,7 +345,7 @@ def test_contract(storage, mode):
     np.testing.assert_allclose(one, expected[..., 0], rtol=0, atol=1e-14)
     with pytest.raises(UserError, match="mode 'context_1' needs 3 entries"):
         found.contract(np.ones(2), "context_1")
-    with pytest.raises(UserError, match="no mode 'contxt_1', did you mean 'context_1'"):
+    with pytest.raises(UserError, match="no mode 'contxt_1'; did you mean 'context_1'"):
         found.contract(np.ones(3), "contxt_1")
 
 
@@ -413,7 +413,7 @@ def test_auto_storage_becomes_sparse(monkeypatch):
     [
         (lambda d: label_signature(d, 2), r"order must be an integer in 0 … 1 .* found 2"),
         (lambda d: label_signature(d, True), "found True"),
-        (lambda d: label_signature(d, tokens=["21"]), r"there is no token '21', did you mean"),
+        (lambda d: label_signature(d, tokens=["21"]), r"there is no token '21'; did you mean"),
         (lambda d: label_signature(d, tokens=[20]), r"indices lie in 0 … 19, found 20"),
         (lambda d: label_signature(d, tokens="3"), "must be a list of names or indices"),
         (lambda d: label_signature(d, tokens=["3", 2]), "must be distinct"),

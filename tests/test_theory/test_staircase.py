@@ -213,3 +213,17 @@ def test_no_letter_is_an_index_and_a_symbol_too():
         "n_rank" in TextWriter(derive(clash, 5)).size("rank") and TextWriter(derive(clash)).size("embed") == "n_embed"
     )
     assert TextWriter(derive(attention())).size("embed") == "d"
+
+
+def test_terms_that_cancel_in_sum_only_are_shown_each():
+    """a (v − Σ a v) has as many terms with + as with −, of different structure: no multiplier is 0."""
+    from pathlib import Path
+
+    from theory.architectures import load
+
+    file = Path(__file__).parents[2] / "examples" / "architectures" / "expert_mixture.py"
+    table = derive(load(f"{file}:expert_mixture"), 6, "all").staircase()
+    assert [step.multiplier for step in table if step.degree == 4] == [0, 0]
+    shown = [row["multiplier"] for row in table.rows()]
+    assert "1, -1" in shown and "0" not in shown
+    assert "each by itself where the sum is 0" in table.to_text() and "$1, -1$" in table.to_latex()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from theory.data.anchors import anchor_parity
 from theory.data.arithmetic import add, composite_addition, min_max, mod, mul, sub
 from theory.data.dataset import Dataset, from_sequences
 from theory.data.label_laws import label_law, law_probabilities
-from theory.data.own import from_function, is_reference, own
+from theory.data.own import SUFFIXES, from_function, is_reference, own
 from theory.data.text import text
-from theory.errors import UserError, nearest
+from theory.errors import UserError, argument, nearest
 
 __all__ = [
     "TASKS",
@@ -68,15 +69,19 @@ def load(task: str, **options: Any) -> Dataset:
             return from_function(name, **options)
         return load("own", **({"path": name} | options))
     name = name.replace("-", "_")
+    if name not in TASKS and (Path(task).suffix or Path(task).is_file()):
+        file = argument("task", "text"), argument("path", str(task), of="task")
+        kinds = f"{', '.join(SUFFIXES)} and FILE.py:FUNCTION"
+        raise UserError(f"{str(task)!r} is no task; for a text write {' and '.join(file)} (own sequences: {kinds})")
     if name not in TASKS:
-        raise UserError(f"unknown task {str(task)!r}, {nearest(name, TASKS)}")
+        raise UserError(f"unknown task {str(task)!r}; {nearest(name, TASKS)}")
     known = _options(TASKS[name])
     for option in options:
         if option not in known:
-            raise UserError(f"task {name} has no option {option!r}, {nearest(option, known)}")
+            raise UserError(f"task {name} has no option {option!r}; {nearest(option, known)}")
     for option, default in known.items():
         if default is ... and option not in options:
-            raise UserError(f"task {name} needs the option {option!r}")
+            raise UserError(f"task {name} needs the option {option!r}: {argument(option, '…', of='task')}")
     return TASKS[name](**options)
 
 

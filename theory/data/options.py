@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.errors import UserError, nearest
+from theory.errors import UserError, argument, nearest
 
 # 50^4 sequences, the largest enumeration in arXiv 2608.30315 (activation sweep), must fit.
 ENUMERATION_LIMIT = 8_000_000
@@ -40,7 +40,7 @@ def choice(task: str, option: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`, or raise `UserError` naming the nearest one."""
     choices = tuple(choices)
     if value not in choices:
-        raise UserError(f"option {option} of task {task} cannot be {value!r}, {nearest(str(value), choices)}")
+        raise UserError(f"option {option} of task {task} cannot be {value!r}; {nearest(str(value), choices)}")
     return value
 
 
@@ -73,7 +73,7 @@ def sequences(
         if count > ENUMERATION_LIMIT:
             raise UserError(
                 f"task {task} has {count:,} sequences, more than the {ENUMERATION_LIMIT:,} that "
-                "are enumerated; draw some of them with samples=, for example samples=10000"
+                f"are enumerated; draw some of them: {argument('samples', 10000, of='task')}"
             )
         rows = np.stack(np.unravel_index(np.arange(count), tuple(sizes)), axis=1)
         return rows.astype(np.int64), True, {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
-import importlib.util
 import inspect
 import io
 import json
@@ -21,6 +20,7 @@ from theory.data import options
 from theory.data.dataset import Dataset, from_sequences, vocabulary_of
 from theory.data.reading import read_bytes, read_text
 from theory.errors import UserError, nearest
+from theory.python_files import failures_told, functions_of, load_file
 
 SUFFIXES = (".npz", ".csv", ".jsonl")
 ARRAYS = ("tokens", "labels", "weights", "token_names", "label_names")
@@ -93,10 +93,8 @@ def from_function(reference: str, **arguments: Any) -> Dataset:
         known.bind(**arguments)
     except TypeError as error:
         raise UserError(f"{reference} cannot be called with these options: {error}") from None
-    try:
+    with failures_told(reference):
         result = function(**arguments)
-    except Exception as error:
-        raise UserError(f"{reference} failed with {type(error).__name__}: {error}") from error
     if isinstance(result, Dataset):
         return result
     if not isinstance(result, tuple) or len(result) not in (2, 3):
@@ -116,21 +114,10 @@ def is_reference(task: str) -> bool:
 
 def load_function(reference: str) -> Callable[..., Any]:
     file, _, name = reference.rpartition(":")
-    if not Path(file).is_file():
-        raise UserError(f"there is no file {file!r} (in {reference!r})")
-    digest = hashlib.sha256(str(Path(file).resolve()).encode()).hexdigest()[:12]
-    spec = importlib.util.spec_from_file_location(f"own_data_{digest}", file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{file!r} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{file} failed with {type(error).__name__}: {error}") from error
+    module = load_file(file)
     function = getattr(module, name, None)
     if not callable(function):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise UserError(f"{file} has no function {name!r}, {nearest(name, functions)}")
+        raise UserError(f"{file} has no function {name!r}; {nearest(name, functions_of(module))}")
     return function
 
 
@@ -153,7 +140,7 @@ def _from_arrays(path: str | Path, shared: bool) -> Dataset:
             raise UserError(f"{str(path)!r} is a single array; write it with numpy.savez")
         unknown = [key for key in archive.files if key not in ARRAYS]
         if unknown:
-            raise UserError(f"{str(path)!r} has the unknown array {unknown[0]!r}, {nearest(unknown[0], ARRAYS)}")
+            raise UserError(f"{str(path)!r} has the unknown array {unknown[0]!r}; {nearest(unknown[0], ARRAYS)}")
         missing = [key for key in ("tokens", "labels") if key not in archive.files]
         if missing:
             raise UserError(f"{str(path)!r} has no array {missing[0]!r}")
@@ -262,7 +249,7 @@ def _columns(where: str, header: list[str]) -> tuple[list[int], list[int], int |
     unknown = sorted(index.keys() - expected - {"weight"})
     if unknown:
         known = sorted(expected | {"weight"})
-        raise UserError(f"{where}: unknown column {unknown[0]!r}, {nearest(unknown[0], known)}")
+        raise UserError(f"{where}: unknown column {unknown[0]!r}; {nearest(unknown[0], known)}")
     columns = [index[name] for name in xs], [index[name] for name in ys]
     return *columns, index.get("weight"), len(header)
 
@@ -281,7 +268,7 @@ def _read_json_lines(path: str | Path) -> _Rows:
             raise UserError(f'{where}: expected {{"tokens": […], "label": …}}, found {line[:60]!r}')
         unknown = sorted(record.keys() - set(KEYS))
         if unknown:
-            raise UserError(f"{where}: unknown key {unknown[0]!r}, {nearest(unknown[0], KEYS)}")
+            raise UserError(f"{where}: unknown key {unknown[0]!r}; {nearest(unknown[0], KEYS)}")
         missing = [key for key in KEYS[:2] if key not in record]
         if missing:
             raise UserError(f"{where}: the key {missing[0]!r} is missing")

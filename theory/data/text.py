@@ -15,7 +15,7 @@ import numpy as np
 from theory.data import options
 from theory.data.dataset import Dataset
 from theory.data.reading import read_text
-from theory.errors import UserError
+from theory.errors import UserError, argument
 
 UNKNOWN = "<unk>"
 # A word (apostrophes inside), a number, or a run of one mark: rules and underlines count once.
@@ -95,7 +95,9 @@ def _shipped_text() -> tuple[str, dict[str, Any]]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise UserError("this Python does not ship pydoc_data.topics; name a text with path=") from None
+        raise UserError(
+            f"this Python does not ship pydoc_data.topics; name a text: {argument('path', '…', of='task')}"
+        ) from None
     python = ".".join(str(part) for part in sys.version_info[:3])
     content = "\n".join(topics[name] for name in sorted(topics))
     return content, {"path": "pydoc_data.topics", "python": python}

@@ -43,7 +43,7 @@ class Errata:
         for finding in self.findings:
             if finding.record.name == name:
                 return finding
-        raise UserError(f"no formula is called '{name}': {nearest(name, [f.record.name for f in self.findings])}")
+        raise UserError(f"no formula is called '{name}'; {nearest(name, [f.record.name for f in self.findings])}")
 
     @property
     def flagged(self) -> tuple[Finding, ...]:

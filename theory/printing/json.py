@@ -131,7 +131,7 @@ class _Reader:
         for parameter, found in specs.items():
             if parameter not in known:
                 raise UserError(
-                    f"{name} has no parameter '{parameter}' that the equations name: {nearest(parameter, known)}"
+                    f"{name} has no parameter '{parameter}' that the equations name; {nearest(parameter, known)}"
                 )
             if found != known[parameter]:
                 raise UserError(
@@ -166,7 +166,7 @@ class _Reader:
 
     def _known(self, name: str) -> Symbol:
         if name not in self.symbols:
-            raise UserError(f"the equations use '{name}' but do not describe it: {nearest(name, self.symbols)}")
+            raise UserError(f"the equations use '{name}' but do not describe it; {nearest(name, self.symbols)}")
         return self.symbols[name]
 
     def _quantity(self, entry: dict[str, Any]) -> Quantity:

@@ -20,6 +20,7 @@ from sympy.polys.rings import PolyElement, PolyRing
 from theory.activations import z
 from theory.algebra.components import Factor
 from theory.algebra.scalar import Scalar
+from theory.architectures import check_labels
 from theory.data.dataset import Dataset
 from theory.errors import UserError
 from theory.evolution import EvolutionEquations, NamedQuantity, Term
@@ -67,9 +68,7 @@ def to_sympy(equations: EvolutionEquations, sizes: Mapping[str, int], dataset: D
             f"to_sympy writes out every entry, and {architecture.name} has {count} at these sizes, more than "
             f"{MOST_ENTRIES}; choose smaller ones"
         )
-    if dataset.labels_per_position != architecture.labels_per_position:
-        wanted = "every position" if architecture.labels_per_position else "every sequence"
-        raise UserError(f"{architecture.name} needs a label for {wanted}, and '{dataset.name}' has them otherwise")
+    check_labels(architecture, dataset)
     totals = {name: np.zeros(shape, dtype=object) for name, shape in shapes.items()}
     symbols = parameter_symbols(architecture, full)
     for tokens, labels, weight in zip(dataset.tokens, dataset.labels, dataset.weights, strict=True):
