@@ -89,7 +89,7 @@ def fit_probe(
     if similarity.shape != (n, n):
         raise UserError(f"the similarity must have a row and a column for each of {n} tokens, found {similarity.shape}")
     if objective not in ("pearson", "mse"):
-        raise UserError(f"unknown objective {objective!r}: {nearest(objective, ('pearson', 'mse'))}")
+        raise UserError(f"unknown objective {objective!r}; {nearest(objective, ('pearson', 'mse'))}")
     if objective == "pearson" and np.ptp(pairs(similarity)) <= _CONSTANT:
         raise UserError('the embedding similarity is the same for all pairs: a probe has no correlation, use "mse"')
     rng = np.random.default_rng(seed)
@@ -251,7 +251,7 @@ def _splits(n: int, folds: int, hold_out: str, rng: np.random.Generator) -> Iter
     """(pairs to fit on, pairs to judge on), as boolean matrices (token, token) above the diagonal."""
     above = np.triu(np.ones((n, n), dtype=bool), k=1)
     if hold_out not in ("tokens", "pairs"):
-        raise UserError(f"cannot hold out {hold_out!r}: {nearest(hold_out, ('tokens', 'pairs'))}")
+        raise UserError(f"cannot hold out {hold_out!r}; {nearest(hold_out, ('tokens', 'pairs'))}")
     units = n if hold_out == "tokens" else int(above.sum())
     if not 2 <= folds <= units // 3:
         raise UserError(

@@ -24,7 +24,8 @@ class NumericalFailure(RuntimeError):
 def nearest(word: str, choices: Iterable[str], likeness: float = 0.55) -> str:
     """Name the choice closest to `word`, or list the choices where none is close.
 
-    **Arguments:** `word`: what was found; `choices`: what would have been right; `likeness`: from 0 to 1, from which on one is meant.
+    **Arguments:** `word`: what was found; `choices`: what would have been right; `likeness`: in [0, 1], from which on a
+    choice is meant.
 
     **Returns:** ``"did you mean 'add'?"`` or ``"choose one of add, mod, mul, sub"``.
     """

@@ -157,7 +157,7 @@ def test_what_attends_to_nothing_is_refused():
     model = Architecture(gated, {"E": ("token", "embed"), "U": ("label", "embed")})
     with pytest.raises(UserError, match="attends to nothing"):
         attention_profile(along(model, [{"E": np.ones((4, 2)), "U": np.ones((2, 2))}], [0]), model, DATA)
-    with pytest.raises(UserError, match="called 'atention': did you mean 'attention'"):
+    with pytest.raises(UserError, match="called 'atention'; did you mean 'attention'"):
         attention_profile(run, MODEL, DATA, softmax="atention")
 
 
