@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from compare.comparison import Agreement, Convergence, jsonable
+from compare.departures import first_passage
+from compare.escape import plateaus
 from compare.similarity import SignatureCorrelation
 from simulate.trajectory import Trajectory
 from theory.errors import UserError, nearest
@@ -25,6 +29,7 @@ class Evidence:
     - `correlations`: flow → ρ_(0) along it, and "training" → along the main training.
     - `flows`: flow → its trajectory.
     - `half_loss`: the time at which the main training's loss has halved (mean over seeds), nan if it has not.
+    - `training`: the main training; `departure`: the relative error of E beyond which it has departed from a flow.
     - `coverage`: the share of the main training's measurements inside the band that `[noise]` predicts, and where; None
       without one.
     """
@@ -34,6 +39,8 @@ class Evidence:
     correlations: Mapping[str, SignatureCorrelation]
     flows: Mapping[str, Trajectory]
     half_loss: float
+    training: Trajectory
+    departure: float
     coverage: BandCoverage | None = None
 
 
@@ -173,6 +180,33 @@ def _last_good_time(evidence: Evidence, subject: _Subject) -> tuple[float, str]:
     return float(flow.attributes["last_good_time"]), f"flow {subject.flow}, status {flow.status}"
 
 
+def _departure(evidence: Evidence, subject: _Subject) -> np.ndarray:
+    """When the training's embedding departs from the claim's flow, for each seed; nan where it does not."""
+    agreement = evidence.agreements[subject.flow or ""]
+    return np.atleast_1d(
+        first_passage(agreement.times, agreement.relative_error[subject.parameter], evidence.departure)
+    )
+
+
+def _departure_time(evidence: Evidence, subject: _Subject) -> tuple[float, str]:
+    scope = f"{subject.parameter}, flow {subject.flow}: relative error passes {evidence.departure:g}, mean over seeds"
+    return float(np.mean(_departure(evidence, subject))), scope
+
+
+def _departure_shift(evidence: Evidence, subject: _Subject) -> tuple[float, str]:
+    times, losses = evidence.training.times, np.atleast_2d(evidence.training["loss"].to_numpy())
+    ends = []
+    for loss in losses:
+        longest = max(plateaus(times, loss), key=lambda found: found.end - found.start, default=None)
+        ends.append(math.nan if longest is None or longest.open_end else longest.end)
+    shifts = np.abs(_departure(evidence, subject) / np.array(ends) - 1)
+    scope = (
+        f"{subject.parameter}, flow {subject.flow}: |departure (error > {evidence.departure:g}) / end of the longest plateau, "
+        f"t = {np.mean(ends):.4g}, − 1|"
+    )
+    return float(np.max(shifts)), scope
+
+
 def _band_coverage(evidence: Evidence, subject: _Subject) -> tuple[float, str]:
     found = evidence.coverage
     if found is None:
@@ -191,6 +225,8 @@ MEASURES: dict[str, _Measure] = {
     "signature-correlation-peak": _correlation_peak,
     "last-good-time": _last_good_time,
     "band-coverage": _band_coverage,
+    "departure-time": _departure_time,
+    "departure-shift": _departure_shift,
 }
 _OF_ERROR_OVER_RATES = ("error-ratio", "error-slope")
 _OF_TRAINING_TOO = ("signature-correlation-peak",)

@@ -26,6 +26,7 @@ from compare.comparison import (
     jsonable,
     learning_rate_convergence,
 )
+from compare.departures import departures
 from compare.external import load_run
 from compare.optimisers import Optimiser
 from compare.report import ReportFigure, render
@@ -157,6 +158,8 @@ def run_comparison(
         correlations={**{kind: correlations[kind] for kind in flows}, "training": correlations[main_name]},
         flows=flows,
         half_loss=half_loss,
+        training=main,
+        departure=experiment.flow.departure,
         coverage=covered,
     )
     claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)
@@ -451,6 +454,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
             for name, training in run.trainings.items()
         },
         "learning_rate_convergence": {kind: found.to_dict() for kind, found in run.convergences.items()},
+        "departures": _departures(run),
         "noise": None if run.coverage is None else run.coverage.to_dict(),
         "signature_correlation": {name: found.to_dict() for name, found in run.correlations.items()},
         "equations": equation_lines(experiment),
@@ -467,6 +471,15 @@ def _question(run: ComparisonRun, task: str) -> str:
         return f"Do the embeddings of {name}, trained on {task}, follow the signatures of the data?"
     whose = "somebody else's training" if run.experiment.run is not None else "its SGD training"
     return f"How far do flows of {name} ({', '.join(run.flows)}) predict {whose} on {task}?"
+
+
+def _departures(run: ComparisonRun) -> dict[str, Any] | None:
+    """When the main training departs from each flow of a bounded signature order; None where there is none."""
+    comparison = run.comparisons.get(run.main.name)
+    agreements = [] if comparison is None else [a for a in comparison.agreements if a.name.startswith("order-")]
+    if not agreements:
+        return None
+    return departures(agreements, run.experiment.flow.departure, parameter=run.embedding).to_dict()
 
 
 def equation_lines(experiment: Experiment) -> list[dict[str, Any]]:

@@ -256,3 +256,40 @@ def test_a_band_needs_noise_and_a_training(write, capsys):
     write(TRAINING, claim)
     assert main(["compare", "file.toml", "-o", "out"]) == 2
     assert "(band-coverage) needs the sections [noise] and [training]" in capsys.readouterr().err
+
+
+def test_departures_from_flows_of_bounded_order_are_measured(tmp_path, undrawn, monkeypatch, capsys):
+    """On its way to the end of a plateau a training departs from the order-0 flow; the file says at what error."""
+    claims = """
+[claims.departs]
+measure = "departure-time"
+flow = "order-0"
+comparison = "<="
+threshold = 40.0
+[claims.with-the-plateau]
+measure = "departure-shift"
+flow = "order-0"
+comparison = ">="
+threshold = 0.0
+"""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "file.toml"
+    changed = (EXPERIMENT + TRAINING + claims).replace("until = 4.0", "until = 40.0\norders = [0, 1]\ndeparture = 0.05")
+    path.write_text(changed.replace("count = 5", "count = 41"), encoding="utf-8")
+    assert main(["compare", "file.toml", "-o", "out"]) == 0
+    assert "holds: departs" in capsys.readouterr().out
+    found = summary(tmp_path / "out")
+    assert found["departures"]["threshold"] == 0.05 and set(found["departures"]["times"]) == {"0", "1"}
+    (departed,) = (
+        found["departures"]["times"]["0"]
+        if isinstance(found["departures"]["times"]["0"], list)
+        else (found["departures"]["times"]["0"],)
+    )
+    assert found["departures"]["times"]["1"] in (None, [None])
+    assert found["claims"][0]["measured"] == pytest.approx(departed)
+    arrays = load_trajectories(tmp_path / "out" / "trajectories.nc")
+    trained, flow = arrays["sgd-0.1"]["E"].values, arrays["order-0"]["E"].values
+    error = np.linalg.norm(flow - trained, axis=(1, 2)) / np.linalg.norm(trained, axis=(1, 2))
+    times = arrays["order-0"].times
+    after = int(np.argmax(error > 0.05))
+    assert times[after - 1] <= departed <= times[after]
