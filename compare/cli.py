@@ -113,6 +113,13 @@ def certify(
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Another option; may be repeated.")
     ] = None,
     degree: Annotated[int | None, typer.Option(min=1, help="Degree of the loss up to which to expand.")] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A nonlinearity that stays kept while the rest is expanded; may be repeated."),
+    ] = None,
+    loss: Annotated[
+        Literal["cross_entropy", "squared_error"], typer.Option(help="The loss, a mean over the data.")
+    ] = "cross_entropy",
     seed: Annotated[int, typer.Option(min=0, help="Of the random data and parameters.")] = 0,
     format: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
 ) -> None:
@@ -126,7 +133,7 @@ def certify(
 
     from compare.certificate import certify as certify_equations
 
-    certificate = certify_equations(architecture, degree=degree, seed=seed)
+    certificate = certify_equations(architecture, degree=degree, keep=tuple(keep or ()), loss_kind=loss, seed=seed)
     typer.echo(certificate.to_text() if format == "text" else json.dumps(certificate.to_dict(), indent=2))
     if not certificate.passed:
         raise NumericalFailure(f"{len(certificate.failures)} of {len(certificate.checks)} checks of {arch} failed.")

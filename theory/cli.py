@@ -45,6 +45,8 @@ Keep = Annotated[
     list[str] | None,
     typer.Option(help="A nonlinearity that is not expanded: activation, attention, prediction, all; may be repeated."),
 ]
+Loss = Annotated[Literal["cross_entropy", "squared_error"], typer.Option(help="The loss, a mean over the data.")]
+Paths = Annotated[bool, typer.Option("--paths", help="Keep terms apart by path and branch.")]
 Parameter = Annotated[str | None, typer.Option(help="Only the equation of this parameter.")]
 
 
@@ -116,7 +118,8 @@ def derive(
     prediction: Annotated[
         str | None, typer.Option(help="kept, of-truncated-logits or expanded; what p stands for in the equations.")
     ] = None,
-    paths: Annotated[bool, typer.Option(help="Keep terms apart by path.")] = False,
+    loss: Loss = "cross_entropy",
+    paths: Paths = False,
     parameter: Parameter = None,
     positions: Annotated[
         Literal["distinct", "independent"] | None,
@@ -143,6 +146,7 @@ def derive(
         architecture,
         degree,
         tuple(keep) if keep else None,
+        loss=loss,
         prediction=prediction,  # pyright: ignore[reportArgumentType]
         paths=paths,
     )
@@ -182,6 +186,8 @@ def table(
     option: Options = None,
     degree: Degree = None,
     keep: Keep = None,
+    loss: Loss = "cross_entropy",
+    paths: Paths = False,
     parameter: Parameter = None,
     format: Annotated[Literal["text", "latex", "markdown", "json"], typer.Option(help="How to print.")] = "text",
     output: Output = None,
@@ -196,8 +202,8 @@ def table(
     _check_parameter(architecture, parameter)
     kept = tuple(keep) if keep else None
     if degree is None:
-        degree = _first_degree(architecture, kept, 8)
-    staircase = derive_equations(architecture, degree, kept).staircase(parameter)
+        degree = _first_degree(architecture, kept, loss, 8)
+    staircase = derive_equations(architecture, degree, kept, loss=loss, paths=paths).staircase(parameter)
     printers = {
         "text": staircase.to_text,
         "latex": staircase.to_latex,
@@ -440,14 +446,14 @@ def _check_parameter(architecture: Architecture, parameter: str | None) -> None:
         raise UserError(f"{architecture.name} has no parameter {parameter!r}; {choices}")
 
 
-def _first_degree(architecture: Architecture, keep: tuple[str, ...] | None, start: int) -> int:
+def _first_degree(architecture: Architecture, keep: tuple[str, ...] | None, loss: str, start: int) -> int:
     """The first degree from `start` on that a term of the loss has."""
     from theory.evolution import derive as derive_equations
 
     problem: UserError | None = None
     for degree in range(start, 2 * start + 1):
         try:
-            derive_equations(architecture, degree, keep)
+            derive_equations(architecture, degree, keep, loss=loss)
         except UserError as error:
             problem = problem or error
         else:

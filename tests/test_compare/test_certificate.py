@@ -13,6 +13,7 @@ import compare.certificate as certificate
 from compare.certificate import Certificate, certify, gradient_flow, relative_error, taylor_coefficients
 from theory import architectures
 from theory.algebra.scalar import Scalar
+from theory.cli import main
 from theory.errors import UserError
 from theory.evaluation import Data, right_hand_sides
 from theory.evolution import derive
@@ -503,3 +504,12 @@ def test_a_parameter_whose_gradient_vanishes_is_not_waited_for():
     found = certify(Architecture(shifted, axes))
     assert found.degree == 6 and found.passed, found.to_text()
     assert any("db/dt has no term" in note for note in found.notes)
+
+
+def test_the_command_certifies_what_its_flags_say(capsys):
+    assert main(["certify", "linear", "--loss", "squared_error"]) == 0
+    assert "no omitted term: equal" in capsys.readouterr().out
+    assert main(["certify", "feed_forward", "--degree", "4", "--keep", "prediction"]) == 0
+    assert "cut at degree" in capsys.readouterr().out
+    assert main(["certify", "feed_forward", "--degree", "4", "--keep", "predicton"]) == 2
+    assert "did you mean 'prediction'" in capsys.readouterr().err

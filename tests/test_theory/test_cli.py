@@ -115,6 +115,21 @@ def test_table_prints(format, capfd):
     assert err == "" and len(out) > 50
 
 
+def test_the_loss_and_the_paths_are_chosen_by_flags(capfd):
+    from theory.architectures import linear
+    from theory.evolution import derive
+
+    assert run("derive", "linear", "--degree", "4", "--loss", "squared_error") == 0
+    wanted = derive(linear(), 4, loss="squared_error").distinct_positions().to_text()
+    assert capfd.readouterr().out.rstrip("\n") == wanted.rstrip("\n") and "squared error" in wanted
+    assert run("table", "attention", "--degree", "8", "--paths") == 0
+    rows = capfd.readouterr().out.splitlines()[1:-1]
+    assert rows[0].split()[-2:] == ["path", "branch"]
+    assert {row.split()[-1] for row in rows[1:]} == {"query", "key", "value"}
+    assert run("derive", "linear", "--loss", "squared") == 2
+    assert "did you mean 'squared_error'" in capfd.readouterr().err
+
+
 def test_table_finds_a_degree_by_itself(capfd):
     """Loss degrees of the hidden-layer model: 3, 6, 7, 9, … and none at 8."""
     assert run("table", "emb_mlp", "--activation", "tanh") == 0
