@@ -79,7 +79,7 @@ def attention_profile(
     **Raises:** `UserError` for an architecture without a softmax over positions, an unknown softmax or token, or classes
     that overlap. Source: A_anchor and A_noise of arXiv 2608.30315, section on attention.
     """
-    name, node = _softmax(architecture, softmax)
+    name, node = softmax_over_positions(architecture, softmax)
     members, of_token = _classes(dataset, classes or {})
     names = list(members)
     arrays = {
@@ -113,8 +113,8 @@ def attention_profile(
     )
 
 
-def _softmax(architecture: Architecture, wanted: str | None) -> tuple[str, Softmax]:
-    """The softmax over positions of that name, or the first one."""
+def softmax_over_positions(architecture: Architecture, wanted: str | None = None) -> tuple[str, Softmax]:
+    """The softmax over positions of that name, or the first one. **Raises:** `UserError` when there is none."""
     found = {
         name: node
         for name, node in architecture.nonlinearities.items()

@@ -47,7 +47,7 @@ def label_law_agreement(trajectory: Trajectory, architecture: Architecture, data
 
     **Raises:** `UserError` for an architecture whose unembedding does not read the axis of the embeddings.
     """
-    embedding, unembedding, label, width = _readout(architecture)
+    embedding, unembedding, label, width = readout(architecture)
     signature = label_signature(dataset, 0)
     law = signature.array
     lead = ("seed", "time") if trajectory.seeds is not None else ("time",)
@@ -71,8 +71,11 @@ def label_law_agreement(trajectory: Trajectory, architecture: Architecture, data
     )
 
 
-def _readout(architecture: Architecture) -> tuple[str, str, str, str]:
-    """(embedding, unembedding, the unembedding's axis of labels, the embedding's other axis)."""
+def readout(architecture: Architecture) -> tuple[str, str, str, str]:
+    """(embedding, unembedding, the unembedding's axis of labels, the embedding's other axis).
+
+    **Raises:** `UserError` when the logits are no product of the two axes' matrix with something.
+    """
     embedding = embedding_parameter(architecture)
     axes = architecture.parameters[embedding].axes
     refusal = UserError(

@@ -116,13 +116,17 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
             _value(claim["measured"]),
             _threshold(claim),
             _verdict(claim["verdict"]),
+            escape(_boundary(claim.get("boundary"))),
         ]
         for claim in claims
     ]
-    note = "<p>Claims and thresholds stand in the experiment file and were fixed before the run.</p>"
+    note = (
+        "<p>Claims and thresholds stand in the experiment file and were fixed before the run. A verdict says nothing "
+        "beyond what it was shown on.</p>"
+    )
     return note + _table(
         "What was claimed, measured and found",
-        ["claim", "measure", "measured", "threshold", "verdict"],
+        ["claim", "measure", "measured", "threshold", "verdict", "shown on"],
         rows,
     )
 
@@ -130,6 +134,26 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
 def _threshold(claim: Mapping[str, Any]) -> str:
     sign = {"<=": "≤", ">=": "≥"}[claim["comparison"]]
     return f"{sign} {_value(claim['threshold'])}"
+
+
+def _boundary(boundary: Mapping[str, Any] | None) -> str:
+    """What a verdict was shown on, in words; runs of earlier versions do not say."""
+    if boundary is None:
+        return "–"
+    parts = []
+    if boundary["times"] is not None:
+        first, last = boundary["times"]
+        parts.append(f"t = {_plain(first)}" if first == last else f"{_plain(first)} ≤ t ≤ {_plain(last)}")
+    rates = [rate for rate in boundary["learning_rates"] if rate is not None]
+    parts += [f"η = {_plain(rates)}"] if rates else []
+    for which, seeds in boundary["seeds"].items():
+        seeds = seeds if isinstance(seeds, list) else [seeds]
+        known = [seed for seed in seeds if seed is not None]
+        parts += [f"{which} seed{'s' if len(known) > 1 else ''} {_plain(known)}"] if known else []
+    batch = boundary["batch"]
+    parts += [] if batch is None else ["full batch" if batch == "full" else f"batches of {batch}"]
+    parts += [str(boundary[key]) for key in ("optimizer", "dtype", "data") if boundary[key] is not None]
+    return "; ".join(parts)
 
 
 def _verdict(verdict: str) -> str:

@@ -159,7 +159,10 @@ def run_comparison(
         flows=flows,
         half_loss=half_loss,
         training=main,
+        architecture=experiment.architecture(),
+        dataset=experiment.dataset(),
         departure=experiment.flow.departure,
+        seeds={"initial": experiment.initial.seed, "training": list(main.attributes.get("seeds", ()))},
         coverage=covered,
     )
     claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)

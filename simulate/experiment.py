@@ -271,6 +271,7 @@ class ClaimSection(_Section):
     comparison: Literal["<=", ">="]
     flow: FlowKind | Annotated[str, Field(pattern=r"^order-\d+$")] | None = None
     parameter: str | None = None
+    tokens: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     remark: str | None = None
 
