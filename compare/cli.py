@@ -49,12 +49,17 @@ def compare(
     overrides = [*(set or ()), *([f"run.path={json.dumps(str(run.resolve()))}"] if run is not None else [])]
     loaded = load_experiment(experiment, overrides)
 
+    from simulate import cache
+
+    cache.enable()
     from compare.run import run_comparison, write_comparison
 
     def announce(line: str) -> None:
         if not quiet:
             typer.echo(line, err=True)
 
+    if loaded.sweep is not None:
+        announce("the section [sweep] is left out here: staircase simulate runs it")
     with training_folder(directory, loaded.to_toml()) as snapshots:
         result = run_comparison(
             loaded, snapshots=snapshots, progress=not quiet and sys.stderr.isatty(), announce=announce

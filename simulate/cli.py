@@ -30,11 +30,13 @@ def simulate(
 ) -> None:
     """Integrate the flows of an experiment.
 
-    Writes DIR with experiment.toml (as resolved), trajectories.nc (one group per flow), summary.json and equations.tex, and
-    prints one line per flow. Exit status 3 when a flow fails in a way that the experiment does not list under flow.expected.
+    Writes DIR with experiment.toml (as resolved), trajectories.nc (one group per flow, and one for the section [sweep]),
+    summary.json and equations.tex, and prints one line per flow. Exit status 3 when a flow fails in a way that the experiment
+    does not list under flow.expected.
 
     While it runs, DIR.partial keeps a snapshot of each flow about every minute. After a kill, or when steps ran out, --resume
-    goes on from it: the result is that of an uninterrupted run, bit for bit, and finished flows are not run again.
+    goes on from it: the result is that of an uninterrupted run, bit for bit, and finished flows are not run again. Members of
+    a sweep do the same unless vmap takes them: then they begin anew.
     """
     from simulate.experiment import load_experiment
     from simulate.rundir import UnfinishedRun, check_run_directory, run_directory
@@ -51,7 +53,16 @@ def simulate(
         unfinished = UnfinishedRun.begin(directory, resolved, force=force)
 
     from simulate import cache
-    from simulate.run import cost_report, event_lines, flow_table, run_flows, run_noise, write_run
+    from simulate.run import (
+        cost_report,
+        event_lines,
+        flow_table,
+        run_flows,
+        run_noise,
+        run_sweep,
+        sweep_table,
+        write_run,
+    )
 
     cache.enable()
     try:
@@ -65,32 +76,37 @@ def simulate(
         )
         if loaded.noise is not None:
             trajectories["noise"] = run_noise(loaded)
+        sweep = None if loaded.sweep is None else run_sweep(loaded, unfinished=unfinished)
     except (UserError, NumericalFailure):
         if not resume:
             unfinished.remove()
         raise
     with run_directory(directory, force=force) as target:
-        write_run(target, loaded, trajectories)
+        write_run(target, loaded, trajectories, sweep)
     if not quiet:
         typer.echo(flow_table(trajectories))
         if lines := event_lines(trajectories):
             typer.echo(lines)
+        if sweep is not None:
+            typer.echo(f"\n{sweep_table(loaded, sweep)}")
         typer.echo(f"written to {directory}")
-    failed = {
-        name: trajectory
-        for name, trajectory in trajectories.items()
-        if trajectory.status not in ("completed", "event", *loaded.flow.expected)
-    }
+    good = ("completed", "event", *loaded.flow.expected)
+    failed = {name: trajectory for name, trajectory in trajectories.items() if trajectory.status not in good}
     exhausted = [name for name, trajectory in failed.items() if trajectory.status == "max-steps"]
+    members = [] if sweep is None else [run.status for run in sweep.members if run.status not in good]
+    exhausted += ["the sweep"] if "max-steps" in members else []
     if not exhausted:
         unfinished.remove()
     elif not quiet:
         typer.echo(
             f"--resume --set flow.max_steps=… goes on with {', '.join(exhausted)} where the steps ran out", err=True
         )
-    if failed:
-        reasons = "; ".join(f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items())
-        raise NumericalFailure(f"{reasons} What was computed is in {directory}.")
+    if failed or members:
+        reasons = [f"{name}: {run.status}, {run.attributes['message']}" for name, run in failed.items()]
+        if members:
+            ends = ", ".join(dict.fromkeys(members))
+            reasons.append(f"{len(members)} members of the sweep: {ends}; see summary.json.")
+        raise NumericalFailure(f"{'; '.join(reasons)} What was computed is in {directory}.")
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -109,6 +110,7 @@ def integrate_ensemble(
     processes: int | None = None,
     save_parameters: str | Sequence[str] = (),
     say: Callable[[str], None] | None = None,
+    snapshots: Callable[[int], Path] | None = None,
     **options: Any,
 ) -> Ensemble:
     """Integrate every member; equal members give equal numbers in every way, to rounding (`vmap` reorders sums).
@@ -121,7 +123,8 @@ def integrate_ensemble(
     fastest takes the rest. A naive vmap makes every member wait for the slowest: this one goes on one by one as soon as so
     many members have ended that it pays. `processes`: how many, by default as many as CPUs. `save_parameters`: none by
     default; "ends" is not possible, since members end at different times. `say`: called with a line on each group's choice.
-    `options`: as in `simulate.integrate`; the field and the dataset must be picklable for processes.
+    `snapshots`: the number of a member → a file from which it goes on after a kill, as in `simulate.integrate`; members that
+    vmap takes begin anew. `options`: as in `simulate.integrate`; the field and the dataset must be picklable for processes.
 
     **Returns:** an `Ensemble`; a member that fails is data. **Raises:** `UserError` as `simulate.integrate`, and without
     members.
@@ -141,7 +144,10 @@ def integrate_ensemble(
     runs: dict[int, Trajectory] = {}
     choices = []
     for numbers in groups.values():
-        group = _Group([members[number] for number in numbers], dataset, chosen, processes or os.cpu_count() or 1)
+        places = [None if snapshots is None else snapshots(number) for number in numbers]
+        group = _Group(
+            [members[number] for number in numbers], dataset, chosen, processes or os.cpu_count() or 1, places
+        )
         found, choice = group.run(way)
         runs |= dict(zip(numbers, found, strict=True))
         choices.append(choice)
@@ -188,8 +194,16 @@ class Stacked:
 class _Group:
     """The members of one field."""
 
-    def __init__(self, members: Sequence[Member], dataset: Any, options: Options, processes: int):
+    def __init__(
+        self,
+        members: Sequence[Member],
+        dataset: Any,
+        options: Options,
+        processes: int,
+        snapshots: Sequence[Path | None],
+    ):
         self.members, self.dataset, self.options, self.processes = members, dataset, options, processes
+        self.snapshots = snapshots
         self.seconds_compile = 0.0
         self.per_step: float | None = None
         self._prepared: tuple[list[Plan], dict[str, Any]] | None = None
@@ -232,7 +246,7 @@ class _Group:
 
     def _alone(self, number: int) -> Trajectory:
         member = self.members[number]
-        return integrate(member.field, self.dataset, member.initial, **self.arguments)
+        return integrate(member.field, self.dataset, member.initial, snapshot=self.snapshots[number], **self.arguments)
 
     def _plans(self, numbers: Sequence[int], precision: Precision) -> tuple[list[Plan], dict[str, Any]]:
         """The members' plans, and the inputs of all: what differs is stacked, padded to a multiple of the devices."""
@@ -338,7 +352,8 @@ class _Group:
             initializer=_begin_worker,
             initargs=(payload, cache),
         ) as pool:
-            return list(pool.map(_work, [dict(self.members[number].initial) for number in numbers]))
+            initial = [dict(self.members[number].initial) for number in numbers]
+            return list(pool.map(_work, initial, [self.snapshots[number] for number in numbers]))
 
 
 _WORKER: list[Any] = []
@@ -352,9 +367,9 @@ def _begin_worker(payload: bytes, cache: str | None) -> None:
     _WORKER[:] = pickle.loads(payload)
 
 
-def _work(initial: Mapping[str, np.ndarray]) -> Trajectory:
+def _work(initial: Mapping[str, np.ndarray], snapshot: Path | None) -> Trajectory:
     field, dataset, arguments = _WORKER
-    return integrate(field, dataset, initial, **arguments)
+    return integrate(field, dataset, initial, snapshot=snapshot, **arguments)
 
 
 def _member(state: State, index: int) -> State:
@@ -389,7 +404,15 @@ def _labelled(members: Sequence[Member], runs: Sequence[Trajectory], choices: Se
     attributes |= {key: first[key] for key in shared}
     attributes["events"] = {name: event["text"] for name, event in first["events"].items()}
     attributes["ways"] = [
-        {"way": c.way, "members": c.members, "ratio": c.ratio, "seconds": dict(c.seconds)} for c in choices
+        {
+            "way": c.way,
+            "members": c.members,
+            "ratio": c.ratio,
+            "seconds": dict(c.seconds),
+            "seconds_compile": c.seconds_compile,
+            "remark": c.remark,
+        }
+        for c in choices
     ]
     data = data.assign_coords(labels)
     data.attrs = attributes

@@ -6,6 +6,7 @@ Every value is checked when the file is loaded, before any work; a mistake is na
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import math
 import re
@@ -44,6 +45,8 @@ def _as_list(value: Any) -> Any:
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Quantile = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 
@@ -263,6 +266,43 @@ class NoiseSection(_Section):
     rank: Annotated[int, Field(ge=2)] | None = None
 
 
+class SweepSection(_Section):
+    """`[sweep]`: one flow from many starts, and at many learning rates; see `simulate.run.run_sweep`.
+
+    `flow`: one of the flows of `[flow]`, by default the first; `seeds`, and `gamma` or `scale`: of the initial arrays, by
+    default those of `[initial]`; `learning_rate`: of the flows at a finite learning rate only, by default theirs. The members
+    are all combinations. `way`: "one-by-one", "vmap", "processes", or "auto": what a trial shows to be fastest here;
+    `quantiles`: of the bands over the members; `parameters`: which are saved of every member.
+    """
+
+    flow: str | None = None
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] | None = None
+    gamma: Annotated[tuple[Finite, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] | None = None
+    scale: Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] | None = None
+    learning_rate: (
+        Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] | None
+    ) = None
+    way: Literal["auto", "one-by-one", "vmap", "processes"] = "auto"
+    quantiles: Annotated[tuple[Quantile, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (
+        0.05,
+        0.5,
+        0.95,
+    )
+    parameters: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepSection:
+        if self.gamma is not None and self.scale is not None:
+            raise ValueError("takes gamma or scale, not both")
+        for name in ("seeds", "gamma", "scale", "learning_rate"):
+            values = getattr(self, name) or ()
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} names one value twice")
+        if list(self.quantiles) != sorted(set(self.quantiles)):
+            raise ValueError("quantiles must be increasing")
+        return self
+
+
 class ClaimSection(_Section):
     """`[claims.NAME]`: a measure and the threshold that it must meet, stated before the run."""
 
@@ -290,6 +330,7 @@ class ExperimentFile(_Section):
     sgd: TrainingSection | None = None
     run: RunSection | None = None
     noise: NoiseSection | None = None
+    sweep: SweepSection | None = None
     claims: dict[str, ClaimSection] = {}
 
     @model_validator(mode="after")
@@ -314,7 +355,8 @@ class Experiment:
         self.name = name
         self._made: dict[str, VectorField] = {}
         self._found_end: float | None = None
-        self._fields: dict[str, VectorField] = {}
+        self._fields: dict[tuple[str, float | None], VectorField] = {}
+        self._plain: dict[str, VectorField] = {}
         # By flow and evaluation, for the flows whose field has been asked for.
         self.costs: dict[str, dict[str, Cost]] = {}
 
@@ -327,6 +369,7 @@ class Experiment:
     run = property(lambda self: self.sections.run)
     frozen = property(lambda self: self.training.frozen if self.training else ())
     noise = property(lambda self: self.sections.noise)
+    sweep = property(lambda self: self.sections.sweep)
     claims = property(lambda self: self.sections.claims)
 
     @cached_property
@@ -364,34 +407,48 @@ class Experiment:
         """Axis → size: `[sizes]` and what the dataset fixes (token, label, position)."""
         return dict(self.sections.sizes) | dict(self.dataset().sizes)
 
-    def initial_parameters(self) -> dict[str, np.ndarray]:
-        """The initial arrays that flow and training share; newly made, always equal."""
+    def initial_parameters(self, *, seed: int | None = None, **size: float) -> dict[str, np.ndarray]:
+        """The initial arrays that flow and training share; newly made, always equal.
+
+        **Arguments:** `seed`, and `gamma` or `scale`: of a member of the sweep, in place of those of `[initial]`.
+        """
         from theory.initial import initialise
 
         section = self.sections.initial
-        return initialise(
-            self.architecture(), self.sizes(), gamma=section.gamma, scale=section.scale, seed=section.seed
-        )
+        chosen = size or {"gamma": section.gamma, "scale": section.scale}
+        return initialise(self.architecture(), self.sizes(), seed=section.seed if seed is None else seed, **chosen)
 
-    def field(self, kind: str) -> VectorField:
+    def field(self, kind: str, learning_rate: float | None = None) -> VectorField:
         """The vector field of one of `flow.flows`; the same object at every call, so that it is compiled once.
 
         Where a flow can be evaluated in several ways it is the one that is estimated to be cheapest; see `costs`.
+
+        **Arguments:** `learning_rate`: of a flow at a finite learning rate, by default `learning_rate()`.
         """
-        if kind not in self._fields:
+        rate = None
+        if kind in FINITE_RATE:
+            rate = self.learning_rate() if learning_rate is None else learning_rate
+        if (kind, rate) not in self._fields:
+            from simulate.modified import heavy_ball, modified
+
+            field = self._field_without_rate(kind)
+            if rate is not None and kind == "modified":
+                field = modified(field, rate, momentum=self.momentum())
+            elif rate is not None:
+                field = heavy_ball(field, rate, self.momentum())
+            self._fields[kind, rate] = field
+        return self._fields[kind, rate]
+
+    def _field_without_rate(self, kind: str) -> VectorField:
+        if kind not in self._plain:
             from simulate import costs, fields
             from simulate.frozen import with_frozen
-            from simulate.modified import heavy_ball, modified, with_weight_decay
+            from simulate.modified import with_weight_decay
 
             ways = fields.evaluations(self._derived(kind), self.dataset(), self.sections.flow.evaluation)
             field, self.costs[kind] = costs.cheapest(ways, self.dataset(), self.initial_parameters())
-            field = with_weight_decay(with_frozen(field, self.frozen), self.weight_decay())
-            if kind == "modified":
-                field = modified(field, self.learning_rate(), momentum=self.momentum())
-            elif kind == "heavy-ball":
-                field = heavy_ball(field, self.learning_rate(), self.momentum())
-            self._fields[kind] = field
-        return self._fields[kind]
+            self._plain[kind] = with_weight_decay(with_frozen(field, self.frozen), self.weight_decay())
+        return self._plain[kind]
 
     def _derived(self, kind: str) -> VectorField:
         if kind not in self._made:
@@ -462,6 +519,35 @@ class Experiment:
         check_noise("missing" if batch is None else batch, training is None or training.replacement, noise.paths)
         assert isinstance(batch, int)
         return batch
+
+    def sweep_flow(self) -> str:
+        """The flow of the sweep: `sweep.flow`, or the first of all.
+
+        **Raises:** `UserError` when it is none of `flow.flows`, or takes no learning rates and is given some.
+        """
+        sweep, flows = self.sections.sweep, self.flow.flows
+        assert sweep is not None
+        flow = flows[0] if sweep.flow is None else sweep.flow
+        if flow not in flows:
+            raise UserError(f"'flow' names no flow that is integrated: {flow!r}; {nearest(flow, flows)}")
+        if sweep.learning_rate is not None and flow not in FINITE_RATE:
+            raise UserError(
+                f"the flow {flow!r} takes no 'learning_rate': in the time learning rate × steps it is the same for all; sweep "
+                f"{' or '.join(map(repr, FINITE_RATE))}, or leave it out"
+            )
+        return flow
+
+    def sweep_labels(self) -> list[dict[str, float | int]]:
+        """What each member of the sweep is called by: seed, gamma or scale, and learning_rate where the flow has one."""
+        sweep, initial = self.sections.sweep, self.sections.initial
+        assert sweep is not None
+        size = "gamma" if sweep.gamma or (not sweep.scale and initial.gamma is not None) else "scale"
+        axes: dict[str, tuple[float | int, ...]] = {}
+        if self.sweep_flow() in FINITE_RATE:
+            axes["learning_rate"] = sweep.learning_rate or (self.learning_rate(),)
+        axes[size] = getattr(sweep, size) or (getattr(initial, size),)
+        axes["seed"] = sweep.seeds or (initial.seed,)
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
     def events(self) -> dict[str, Event]:
         """The events of `[flow.events]`, by name."""
@@ -648,6 +734,7 @@ def _load(path: Path, overrides: tuple[str, ...]) -> Experiment:
         ),
         (("flow",), lambda: _check_flow(experiment)),
         (("noise",), lambda: _check_noise(experiment)),
+        (("sweep",), lambda: _check_sweep(experiment)),
         (("flow",), lambda: _check_events(experiment)),
         (("claims",), lambda: _check_claims(experiment)),
     ):
@@ -696,6 +783,20 @@ def _check_noise(experiment: Experiment) -> None:
     experiment.learning_rate()
     experiment._derived(experiment.noise.flow)
     entry_observables(experiment.noise.observables, experiment.architecture().shapes(experiment.sizes()))
+
+
+def _check_sweep(experiment: Experiment) -> None:
+    if experiment.sweep is None:
+        return
+    from simulate.memory import refuse_beyond, saved_bytes
+
+    members, shapes = len(experiment.sweep_labels()), experiment.architecture().shapes(experiment.sizes())
+    for name in experiment.sweep.parameters:
+        if name not in shapes:
+            raise UserError(f"there is no parameter {name!r} to save; {nearest(name, shapes)}")
+    count = experiment.save.count if experiment.save.times is None else len(experiment.save.times)
+    arrays = {name: np.broadcast_to(0.0, shape) for name, shape in shapes.items()}
+    refuse_beyond(members * saved_bytes(arrays, range(count), experiment.sweep.parameters), f"saving {members} members")
 
 
 def _check_events(experiment: Experiment) -> None:
@@ -834,6 +935,7 @@ def _known_keys(location: Sequence[str]) -> list[str]:
         "sgd": TrainingSection,
         "run": RunSection,
         "noise": NoiseSection,
+        "sweep": SweepSection,
         "claims": ClaimSection,
     }
     model = models[location[0]] if location else ExperimentFile

@@ -6,7 +6,8 @@ import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,16 @@ from theory.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
+    from simulate.ensemble import Ensemble
     from simulate.experiment import Experiment
+    from simulate.problem import VectorField
     from simulate.rundir import UnfinishedRun
     from simulate.schedule import Schedule
     from simulate.trajectory import Trajectory
+    from theory.data import Dataset
 
+_LISTED = 12
+"""Members of a sweep that are printed one by one."""
 _VERSIONED = ("context-staircase", "numpy", "scipy", "sympy", "jax", "diffrax", "xarray")
 
 
@@ -50,39 +56,77 @@ def run_flows(
     else:
         until = schedule.until
     initial = experiment.initial_parameters() if initial is None else initial
-    axes = {name: spec.axes for name, spec in experiment.architecture().parameters.items()}
-
-    def start(kind: str) -> Mapping[str, Any]:
-        """A flow at a finite learning rate may start elsewhere, or with velocities."""
-        own = getattr(experiment.field(kind), "start", None)
-        return initial if own is None else own(initial, experiment.dataset())
 
     def saved(kind: str) -> Any:
         everything = experiment.save.parameters == "all"
-        return tuple(axes) if everything and kind == "heavy-ball" else experiment.save.parameters
+        names = tuple(experiment.architecture().parameters)
+        return names if everything and kind == "heavy-ball" else experiment.save.parameters
 
     return {
         kind: integrate(
             experiment.field(kind),
             experiment.dataset(),
-            start(kind),
-            until=until,
-            save=schedule,
+            _start(experiment.field(kind), initial, experiment.dataset()),
             save_parameters=saved(kind),
-            solver=flow.solver,
-            rtol=flow.rtol,
-            atol=flow.atol,
-            max_steps=flow.max_steps,
-            blow_up=flow.blow_up,
-            dtype=flow.dtype,
-            events=experiment.events(),
-            axes=axes,
+            **_asked(experiment, until, schedule),
             attributes=_recorded(experiment, kind),
             progress=progress,
             snapshot=unfinished and unfinished.snapshot(kind),
             announce=None if announce is None else _announcement(kind, announce),
         )
         for kind in flow.flows
+    }
+
+
+def run_sweep(experiment: Experiment, *, unfinished: UnfinishedRun | None = None) -> Ensemble:
+    """The flow that `[sweep]` asks for, from every start and at every learning rate, to the end of the experiment's flows.
+
+    **Arguments:** `unfinished`: keeps a snapshot of each member, from which it goes on; those that vmap takes begin anew.
+
+    **Returns:** an `Ensemble`; a member that fails is data. **Raises:** `UserError` for an experiment without `[sweep]`.
+    """
+    from simulate.ensemble import Member, integrate_ensemble
+
+    sweep = experiment.sweep
+    if sweep is None:
+        raise UserError("an ensemble of flows needs a section [sweep]")
+    until, schedule = experiment.until(unfinished and unfinished.snapshot("end")), experiment.schedule()
+    members = []
+    for labels in experiment.sweep_labels():
+        start: dict[str, Any] = dict(labels)
+        field = experiment.field(experiment.sweep_flow(), start.pop("learning_rate", None))
+        initial = experiment.initial_parameters(**start)
+        members.append(Member(field, _start(field, initial, experiment.dataset()), labels))
+    return integrate_ensemble(
+        members,
+        experiment.dataset(),
+        way=sweep.way,
+        save_parameters=sweep.parameters,
+        snapshots=None if unfinished is None else lambda number: unfinished.snapshot(f"sweep-{number}"),
+        **_asked(experiment, until, schedule),
+    )
+
+
+def _start(field: VectorField, initial: Mapping[str, np.ndarray], dataset: Dataset) -> Mapping[str, np.ndarray]:
+    """A flow at a finite learning rate may start elsewhere, or with velocities."""
+    own = getattr(field, "start", None)
+    return initial if own is None else own(initial, dataset)
+
+
+def _asked(experiment: Experiment, until: float, schedule: Schedule) -> dict[str, Any]:
+    """What the experiment asks of each of its flows, as `simulate.integrate` takes it."""
+    flow = experiment.flow
+    return {
+        "until": until,
+        "save": schedule,
+        "solver": flow.solver,
+        "rtol": flow.rtol,
+        "atol": flow.atol,
+        "max_steps": flow.max_steps,
+        "blow_up": flow.blow_up,
+        "dtype": flow.dtype,
+        "events": experiment.events(),
+        "axes": {name: spec.axes for name, spec in experiment.architecture().parameters.items()},
     }
 
 
@@ -182,8 +226,55 @@ def flow_summary(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def summary(experiment: Experiment, trajectories: Mapping[str, Trajectory]) -> dict[str, Any]:
-    """What `summary.json` holds: seeds, versions, sizes, and the numbers of each flow."""
+def sweep_summary(experiment: Experiment, sweep: Ensemble) -> dict[str, Any]:
+    """The numbers of a sweep for `summary.json`: each member's, how they were integrated, and the bands over them."""
+    data, bands = sweep.data, sweep.bands(experiment.sweep.quantiles)
+    series = [name for name in bands.data_vars if name != "members"]
+    return {
+        "flow": experiment.sweep_flow(),
+        "status": sweep.attributes["status"],
+        "until": sweep.attributes["until"],
+        "ways": sweep.attributes["ways"],
+        "members": [
+            {
+                **labels,
+                **{
+                    key: run.attributes[key]
+                    for key in ("status", "message", "stop_time", "steps_accepted", "steps_rejected")
+                },
+                "events": {name: event["time"] for name, event in run.attributes["events"].items()},
+                "loss_end": _finite(run["loss"].values[-1]) if len(run.times) else None,
+            }
+            for labels, run in zip(experiment.sweep_labels(), sweep.members, strict=True)
+        ],
+        "bands": {
+            "quantiles": list(experiment.sweep.quantiles),
+            "times": data["time"].values.tolist(),
+            "members": bands["members"].values.tolist(),
+            **{str(name): [[_finite(value) for value in row] for row in bands[name].values] for name in series},
+        },
+    }
+
+
+def sweep_trajectory(experiment: Experiment, sweep: Ensemble) -> Trajectory:
+    """A sweep as it is stored: series (member, time, …), and for each its band `band_<name>` (quantile, time, …).
+
+    `band_members` counts, at each save time, the members that got there.
+    """
+    from simulate.trajectory import Trajectory
+
+    bands = sweep.bands(experiment.sweep.quantiles)
+    named = {f"band_{name}": value.assign_attrs(role="band") for name, value in bands.data_vars.items()}
+    data = sweep.data.assign(named)
+    recorded = _recorded(experiment, experiment.sweep_flow())
+    own = {key: value for key, value in recorded.items() if key not in ("initial_seed", "learning_rate")}
+    return Trajectory(data.assign_attrs(own))
+
+
+def summary(
+    experiment: Experiment, trajectories: Mapping[str, Trajectory], sweep: Ensemble | None = None
+) -> dict[str, Any]:
+    """What `summary.json` holds: seeds, versions, sizes, and the numbers of each flow and of the sweep."""
     training = experiment.training
     return {
         "title": experiment.title,
@@ -194,18 +285,28 @@ def summary(experiment: Experiment, trajectories: Mapping[str, Trajectory]) -> d
         "seeds": {"initial": experiment.initial.seed, "sgd": list(training.seeds) if training else []},
         "time_unit": "learning rate × steps",
         "flows": {name: flow_summary(trajectory) for name, trajectory in trajectories.items()},
+        **({} if sweep is None else {"sweep": sweep_summary(experiment, sweep)}),
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONED}
         | {"python": platform.python_version()},
     }
 
 
-def write_run(directory: Path, experiment: Experiment, trajectories: Mapping[str, Trajectory]) -> None:
-    """Write `experiment.toml` (as resolved), `trajectories.nc` (one group per flow), `summary.json`, `equations.tex`."""
+def write_run(
+    directory: Path,
+    experiment: Experiment,
+    trajectories: Mapping[str, Trajectory],
+    sweep: Ensemble | None = None,
+) -> None:
+    """Write `experiment.toml` (as resolved), `trajectories.nc`, `summary.json` and `equations.tex`.
+
+    The trajectories are one group per flow and, with a sweep, the group "sweep" (see `sweep_trajectory`).
+    """
     from simulate.trajectory import save_trajectories
 
     (directory / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
-    save_trajectories(directory / "trajectories.nc", dict(trajectories))
-    content = json.dumps(summary(experiment, trajectories), indent=2, ensure_ascii=False, allow_nan=False)
+    groups = {} if sweep is None else {"sweep": sweep_trajectory(experiment, sweep)}
+    save_trajectories(directory / "trajectories.nc", dict(trajectories) | groups)
+    content = json.dumps(summary(experiment, trajectories, sweep), indent=2, ensure_ascii=False, allow_nan=False)
     (directory / "equations.tex").write_text(equations_latex(experiment), encoding="utf-8")
     (directory / "summary.json").write_text(content + "\n", encoding="utf-8")
 
@@ -256,10 +357,45 @@ def flow_table(trajectories: Mapping[str, Trajectory]) -> str:
                 f"{numbers['seconds_run']:.2f}",
             )
         )
+    return _aligned(rows, 2)
+
+
+def sweep_table(experiment: Experiment, sweep: Ensemble) -> str:
+    """How the members were integrated, one line for each (all in one beyond 12), and the band of the loss at the end."""
+    labels = experiment.sweep_labels()
+    rates = dict.fromkeys(each.get("learning_rate") for each in labels)
+    lines = []
+    for rate, choice in zip(rates, sweep.choices, strict=True):
+        at = "" if rate is None else f" at learning rate {rate:g}"
+        lines.append(f"sweep of the {experiment.sweep_flow()} flow{at}: {choice}")
+    numbers = sweep_summary(experiment, sweep)
+    if len(labels) <= _LISTED:
+        rows = [(*labels[0], "status", "end t", "loss to", "steps", "rejected")]
+        for names, member in zip(labels, numbers["members"], strict=True):
+            loss = "–" if member["loss_end"] is None else f"{member['loss_end']:.6g}"
+            cells = (member["status"], f"{member['stop_time']:.6g}", loss)
+            steps = (str(member["steps_accepted"]), str(member["steps_rejected"]))
+            rows.append((*(f"{value:g}" for value in names.values()), *cells, *steps))
+        lines.append(_aligned(rows, len(labels[0]) + 1))
+    else:
+        statuses = Counter(member["status"] for member in numbers["members"])
+        counted = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+        spans = [sorted(member[key] for member in numbers["members"]) for key in ("steps_accepted", "steps_rejected")]
+        accepted, rejected = (f"{span[0]} to {span[-1]}" for span in spans)
+        lines.append(f"{len(labels)} members: {counted}; steps {accepted}, rejected {rejected}")
+    bands = numbers["bands"]
+    ends = ("–" if row[-1] is None else f"{row[-1]:.6g}" for row in bands["loss"])
+    pairs = ", ".join(f"{loss} ({q:g})" for q, loss in zip(bands["quantiles"], ends, strict=True))
+    lines.append(f"loss at t = {bands['times'][-1]:.6g}, quantiles over {bands['members'][-1]} members: {pairs}")
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Lines of a table, its first `left` columns to the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
+            cell.ljust(width) if column < left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
