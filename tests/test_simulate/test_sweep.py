@@ -4,8 +4,11 @@ import importlib.metadata
 import json
 from typing import Any
 
+import jax
+import jax.flatten_util
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import simulate.snapshots
 import theory.cli
@@ -105,6 +108,15 @@ def test_a_sweep_is_run_stored_printed_and_summed_up(here, capfd):
     assert resolved.sweep == load_experiment("sum.toml").sweep
 
 
+def solved(field, dataset, start, times):
+    """E at the times, by scipy."""
+    with jax.enable_x64(True):
+        data, (flat, unravel) = field.data(dataset), jax.flatten_util.ravel_pytree(start)
+        rate = jax.jit(lambda y: jax.flatten_util.ravel_pytree(field(0.0, unravel(y), data))[0])
+        found = solve_ivp(lambda t, y: np.asarray(rate(y)), (0, times[-1]), flat, t_eval=times, rtol=1e-9, atol=1e-12)
+        return np.stack([unravel(y)["E"] for y in found.y.T])
+
+
 def test_each_learning_rate_is_a_field_of_its_own(here):
     """Of heavy-ball members, which also start with velocities of their own."""
     linear = (TEXT + SWEEP).replace('"feed_forward"\nactivation = "tanh"', '"linear"')
@@ -124,8 +136,7 @@ def test_each_learning_rate_is_a_field_of_its_own(here):
     assert "sweep of the heavy-ball flow at learning rate 0.4: 1 members" in sweep_table(experiment, sweep)
     field, dataset = heavy_ball(exact(experiment.architecture()), 0.4, 0.5), experiment.dataset()
     start = field.start(initialise(experiment.architecture(), experiment.sizes(), gamma=0.7, seed=2), dataset)
-    alone = integrate(field, dataset, start, until=2.0, save=[0, 1, 2], solver="bosh3")
-    np.testing.assert_allclose(sweep.data["E"].values[1], alone["E"], rtol=1e-12)
+    np.testing.assert_allclose(sweep.data["E"].values[1], solved(field, dataset, start, [0, 1, 2]), rtol=1e-5)
     assert np.abs(sweep.data["E"].values[0] - sweep.data["E"].values[1])[-1].max() > 1e-6
 
 
