@@ -12,6 +12,7 @@ from simulate.experiment import load_experiment
 from simulate.schedule import Schedule
 from simulate.trajectory import load_trajectories
 from theory.cli import main
+from theory.errors import UserError
 
 EXPERIMENT = """
 title = "Small <addition>"
@@ -233,3 +234,14 @@ def test_steps_are_announced_and_long_trainings_estimated(tmp_path, monkeypatch)
             run_comparison(load_experiment(tmp_path / "e.toml", override), announce=lines.append)
     assert lines[:2] == ["sgd-0.2: 300 steps", "sgd-0.4: 150 steps"]
     assert re.fullmatch(r"sgd-0.0001: 600,000 steps, about [\d.]+ (s|minutes|hours)", lines[2]), lines
+
+
+def test_a_sweep_is_left_to_simulate_and_the_cache_is_used(experiment, tmp_path, capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise UserError("stopped here")
+
+    enabled = []
+    monkeypatch.setattr("simulate.cache.enable", lambda: enabled.append(True))
+    monkeypatch.setattr("compare.run.run_comparison", stopped)
+    assert main(["compare", str(experiment), "-o", str(tmp_path / "out"), "--set", "sweep.seeds=[1, 2]"]) == 2
+    assert "[sweep] is left out here: staircase simulate runs it" in capsys.readouterr().err and enabled == [True]
