@@ -126,8 +126,8 @@ def integrate_ensemble(
     `snapshots`: the number of a member → a file from which it goes on after a kill, as in `simulate.integrate`; members that
     vmap takes begin anew. `options`: as in `simulate.integrate`; the field and the dataset must be picklable for processes.
 
-    **Returns:** an `Ensemble`; a member that fails is data. **Raises:** `UserError` as `simulate.integrate`, and without
-    members.
+    **Returns:** an `Ensemble`; a member that fails is data. **Raises:** `UserError` as `simulate.integrate`, without members,
+    and for processes that a field cannot be sent to.
     """
     if not members:
         raise UserError("an ensemble needs at least one member")
@@ -291,8 +291,8 @@ class _Group:
             remarks.append("too little work for processes")
         elif self.processes > 1:
             try:
-                pickle.dumps((self.members[0].field, self.dataset, self.options))
-            except (pickle.PicklingError, AttributeError, TypeError):
+                self._payload()
+            except UserError:
                 remarks.append("the field cannot be sent to processes")
             else:
                 started = time.perf_counter()
@@ -343,8 +343,18 @@ class _Group:
                 for index, plan in enumerate(plans)
             ]
 
+    def _payload(self) -> bytes:
+        """What all members of a process share."""
+        try:
+            return pickle.dumps((self.members[0].field, self.dataset, self.arguments))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"the field {self.members[0].field.name!r} cannot be sent to processes, since its architecture is not a "
+                "function of a module; choose 'auto', 'one-by-one' or 'vmap'"
+            ) from error
+
     def _apart(self, numbers: Sequence[int]) -> list[Trajectory]:
-        payload = pickle.dumps((self.members[0].field, self.dataset, self.arguments))
+        payload = self._payload()
         cache = getattr(jax.config, "jax_compilation_cache_dir", None)
         with ProcessPoolExecutor(
             min(self.processes, len(numbers)),

@@ -203,6 +203,13 @@ def test_mistakes_are_one_sentence(here, change, sentence):
     assert sentence in str(caught.value) and f"--set {change}" in str(caught.value)
 
 
+def test_processes_that_the_field_cannot_be_sent_to_are_refused(here, capfd):
+    words = ["simulate", "sum.toml", "-q", "--set", "sweep.way=processes", "--set", "flow.until=0.01"]
+    assert theory.cli.main(words) == 2
+    err = capfd.readouterr().err
+    assert "the field 'exact' cannot be sent to processes" in err and err.count("\n") == 1
+
+
 def test_what_is_not_swept_is_that_of_initial(here):
     (here / "sum.toml").write_text(TEXT + "[sweep]\nscale = [0.1, 0.2]\n")
     assert load_experiment("sum.toml").sweep_labels() == [{"scale": 0.1, "seed": 3}, {"scale": 0.2, "seed": 3}]
