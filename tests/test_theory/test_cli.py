@@ -246,7 +246,7 @@ def models(tmp_path, monkeypatch):
         ("derive", "missing argument 'ARCH' (see staircase derive --help)."),
         ("derive linear --keeep all", "staircase derive has no option --keeep; did you mean '--keep'?"),
         ("derive linear --format wrd", "of staircase derive cannot be 'wrd'; choose one of json, latex, markdown, text."),
-        ("certify linear --keep all", "staircase certify has no option --keep; choose one of"),
+        ("certify linear --until 3", "staircase certify has no option --until; choose one of"),
         ("derive linear --degree 0", "invalid value for '--degree'"),
         ("derive linear more", "(see staircase derive --help)."),
         ("new x y", "staircase new has no command x; choose one of architecture, experiment."),

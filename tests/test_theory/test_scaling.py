@@ -291,7 +291,7 @@ def test_the_closed_form_command(capfd, tmp_path):
     [
         (("closed-form", "linear", "--size", "embd=3"), "no axis 'embd'"),
         (("closed-form", "linear", "--size", "embed=x"), "must be a whole number"),
-        (("closed-form", "linear", "--gamma", "1", "--scale", "1"), "exactly one of gamma and scale"),
+        (("closed-form", "linear", "--gamma", "1", "--scale", "1"), "exactly one of --gamma and --scale"),
         (("closed-form", "feed_forward", "--activation", "relu"), "not analytic"),
         (("scaling", "transformer"), "one label per sequence"),
     ],

@@ -245,5 +245,5 @@ def test_misuse_is_one_sentence():
         equations.to_sympy({"embd": 2}, LAW)
     with pytest.raises(UserError, match="has 404 at these sizes, more than 400"):
         equations.to_sympy({"embed": 101}, LAW)
-    with pytest.raises(UserError, match="needs a label for every position"):
+    with pytest.raises(UserError, match="one label per sequence, but transformer predicts one per position"):
         derive(transformer("tanh"), 4).to_sympy({"embed": 1, "key": 1, "value": 1, "hidden": 1}, LAW)

@@ -87,7 +87,7 @@ def test_another_flow_is_refused_by_what_differs(tmp_path):
 CHILD = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from test_snapshots import run
+from test_flow_snapshots import run
 run(until=20000.0, snapshot=sys.argv[1], snapshot_seconds=0.0)
 """
 
