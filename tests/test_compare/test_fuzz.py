@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -283,8 +284,11 @@ def test_random_architectures():
     def fuzz(drawn: Drawn) -> None:
         # Hypothesis likes to draw what it has drawn with another seed: count an architecture once.
         assume(drawn.source not in seen)
+        started = time.perf_counter()
         run(drawn, counts, worst)
         seen.add(drawn.source)
+        # Two hundred draws take a while: with -s one sees how far they are, and which are slow.
+        print(f"draw {counts['draws']}: {time.perf_counter() - started:.1f} s", flush=True)
 
     fuzz()
     print(f"\n{dict(counts)}, worst errors {dict(worst)}")
