@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import jax
 import numpy as np
 import xarray
@@ -24,6 +25,7 @@ from simulate.problem import Precision, VectorField
 from simulate.solve import Code, Program, State, lowered
 from simulate.trajectory import Trajectory
 from theory.errors import UserError, nearest
+from theory.python_files import loaded
 
 WAYS = ("one-by-one", "vmap", "processes")
 _STACKED = ("initial", "scales", "event_offsets")
@@ -124,7 +126,7 @@ def integrate_ensemble(
     many members have ended that it pays. `processes`: how many, by default as many as CPUs. `save_parameters`: none by
     default; "ends" is not possible, since members end at different times. `say`: called with a line on each group's choice.
     `snapshots`: the number of a member → a file from which it goes on after a kill, as in `simulate.integrate`; members that
-    vmap takes begin anew. `options`: as in `simulate.integrate`; the field and the dataset must be picklable for processes.
+    vmap takes begin anew. `options`: as in `simulate.integrate`.
 
     **Returns:** an `Ensemble`; a member that fails is data. **Raises:** `UserError` as `simulate.integrate`, without members,
     and for processes that a field cannot be sent to.
@@ -345,12 +347,15 @@ class _Group:
 
     def _payload(self) -> bytes:
         """What all members of a process share."""
+        # By value: stock architectures and masks are functions inside functions, and no process can import a user's file.
+        for module in loaded():
+            cloudpickle.register_pickle_by_value(module)
         try:
-            return pickle.dumps((self.members[0].field, self.dataset, self.arguments))
+            return cloudpickle.dumps((self.members[0].field, self.dataset, self.arguments))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UserError(
-                f"the field {self.members[0].field.name!r} cannot be sent to processes, since its architecture is not a "
-                "function of a module; choose 'auto', 'one-by-one' or 'vmap'"
+                f"the field {self.members[0].field.name!r} cannot be sent to processes ({error}); choose 'auto', "
+                "'one-by-one' or 'vmap'"
             ) from error
 
     def _apart(self, numbers: Sequence[int]) -> list[Trajectory]:

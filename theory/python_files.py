@@ -36,6 +36,11 @@ def load_file(path: str | Path) -> ModuleType:
     return module
 
 
+def loaded() -> list[ModuleType]:
+    """The modules that `load` has made so far; another process cannot import them by name."""
+    return [module for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)]
+
+
 def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
     """The functions that a file defines itself, without what it imports."""
     return {

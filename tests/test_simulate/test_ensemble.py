@@ -1,9 +1,9 @@
 """Ensembles: every way gives the members their own numbers, statuses and steps; bands; several devices; the choice."""
 
 import os
-import pickle
 import subprocess
 import sys
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -130,4 +130,19 @@ def test_mistakes_are_named():
         integrate_ensemble(members(), 1.0, way="vmapp", **OPTIONS)
     with pytest.raises(UserError, match="parameters at the ends"):
         integrate_ensemble(members(), 1.0, save_parameters="ends", **OPTIONS)
-    assert pickle.loads(pickle.dumps(FIELD)).name == "powers"
+
+
+class Holding(Powers):
+    """A field with something that belongs to this process alone."""
+
+    name = "holding"
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def test_a_field_that_no_process_can_be_sent_is_refused_in_one_sentence():
+    with pytest.raises(
+        UserError, match="the field 'holding' cannot be sent to processes .*lock.*; choose 'auto', 'one"
+    ):
+        integrate_ensemble(members(Holding()), 1.0, way="processes", **OPTIONS)

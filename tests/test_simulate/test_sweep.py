@@ -203,11 +203,41 @@ def test_mistakes_are_one_sentence(here, change, sentence):
     assert sentence in str(caught.value) and f"--set {change}" in str(caught.value)
 
 
-def test_processes_that_the_field_cannot_be_sent_to_are_refused(here, capfd):
-    words = ["simulate", "sum.toml", "-q", "--set", "sweep.way=processes", "--set", "flow.until=0.01"]
-    assert theory.cli.main(words) == 2
-    err = capfd.readouterr().err
-    assert "the field 'exact' cannot be sent to processes" in err and err.count("\n") == 1
+OWN = """\
+import numpy as np
+from theory.language import Architecture, causal, dot, elementwise, embed, last, rename, softmax
+
+
+def squared(h):
+    return dot(h, h, over="embed")
+
+
+def attended(p, tokens):
+    x = embed(p.E, tokens)
+    before = rename(x, position="key")
+    a = softmax(dot(x, before, over="embed"), over="key", mask=causal("position", "key"))
+    h = last(dot(a, before, over="key"))
+    return dot(p.U, elementwise(h, "tanh") * squared(h), over="embed")
+
+
+model = Architecture(attended, {"E": ("token", "embed"), "U": ("label", "embed")})
+"""
+
+
+@pytest.mark.parametrize("name", ["feed_forward", "own.py:model"])
+def test_processes_take_local_functions_and_files_of_the_user(here, name):
+    """Sweep in processes: masks and stock architectures are functions inside functions, a file no module of theirs."""
+    (here / "own.py").write_text(OWN)
+    text = TEXT if name == "feed_forward" else TEXT.replace('activation = "tanh"\n', "")
+    (here / "sum.toml").write_text(text.replace("feed_forward", name) + SWEEP)
+    options = ["flow.until=2.0", "save.count=3"]
+    apart, alone = (
+        run_sweep(load_experiment("sum.toml", [*options, f"sweep.way={way}"])) for way in ("processes", "one-by-one")
+    )
+    assert [choice.way for choice in apart.choices] == ["processes"]
+    for found, wanted in zip(apart.members, alone.members, strict=True):
+        np.testing.assert_array_equal(found["E"], wanted["E"])
+        assert found.attributes["steps_accepted"] == wanted.attributes["steps_accepted"]
 
 
 def test_what_is_not_swept_is_that_of_initial(here):
