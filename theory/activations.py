@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -72,10 +73,16 @@ class Activation:
         return _pure_power(self.expression)
 
     def at(self, centre: Scalar, order: int) -> tuple[Scalar, ...]:
-        """σ^(order)(c)/order! at an exact number c, as a sum of scalars."""
-        value = self.derivative(order).subs(z, centre.to_sympy()) / sympy.factorial(order)
+        """σ^(order)(c)/order! at an exact number c, as a sum of scalars; c may hold axis sizes where σ is a pure power."""
+        power = self.pure_power
         try:
-            return tuple(sum_of_scalars(sympy.expand(value)))
+            if power is None:
+                value = self.derivative(order).subs(z, centre.to_sympy()) / sympy.factorial(order)
+                return tuple(sum_of_scalars(sympy.expand(value)))
+            # σ(z) = σ(1) z^r, and the coefficient is σ(1) binomial(r, order) c^(r − order).
+            binomial = math.prod((Fraction(power - k) / (k + 1) for k in range(order)), start=Fraction(1))
+            factor = centre ** (power - order) * binomial
+            return tuple(factor * one for one in sum_of_scalars(self.expression.subs(z, 1)))
         except TypeError as error:
             raise UserError(f"the activation '{self.name}' has no Taylor series at {centre.to_sympy()}") from error
 

@@ -270,6 +270,7 @@ def test_random_architectures():
     counts: Counter = Counter()
     worst: Counter = Counter()
     seen: set[str] = set()
+    failures: list[str] = []
 
     @settings(
         max_examples=DRAWS,
@@ -285,13 +286,18 @@ def test_random_architectures():
         # Hypothesis likes to draw what it has drawn with another seed: count an architecture once.
         assume(drawn.source not in seen)
         started = time.perf_counter()
-        run(drawn, counts, worst)
         seen.add(drawn.source)
+        try:
+            run(drawn, counts, worst)
+        except Exception as error:  # A long run tells every failure, not the first alone.
+            failures.append(f"draw {counts['draws']}: {type(error).__name__}: {error}\n{drawn}")
+            print(failures[-1], flush=True)
         # Two hundred draws take a while: with -s one sees how far they are, and which are slow.
         print(f"draw {counts['draws']}: {time.perf_counter() - started:.1f} s", flush=True)
 
     fuzz()
     print(f"\n{dict(counts)}, worst errors {dict(worst)}")
+    assert not failures, "\n\n".join(failures)
     assert counts["draws"] >= DRAWS
     assert counts["rich"] >= counts["draws"] / 2
     assert counts["expanded"] >= counts["draws"] * 0.6

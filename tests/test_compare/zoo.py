@@ -370,6 +370,13 @@ def rms_norm_around_zero(p, x):
     return dot(p.U, rms_norm(total(embed(p.E, x), over="position"), "embed", delta=1, weight=0), over="embed")
 
 
+@architecture(3, E=E, U=U, g=parameter("embed", weight=0))
+def rms_norm_of_a_gate(p, x):
+    """Expanded around a power of an axis size: the leading part of the gate is 1/|embed|."""
+    gate = softmax(total(embed(p.E, x), over="position"), over="embed", name="gate")
+    return dot(p.U, rms_norm(gate * gate, "embed", p.g, delta=0.5), over="embed")
+
+
 @architecture(4, E=E, U=U, g=parameter("embed", weight=0), b=("embed",))
 def layer_norm_around_zero(p, x):
     return dot(p.U, layer_norm(embed(p.E, x), "embed", p.g, p.b, delta=1, weight=0), over="embed")
