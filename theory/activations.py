@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 
 from theory.algebra.scalar import Degree, Scalar, sum_of_scalars, whole_or_fraction
-from theory.errors import UserError, argument, nearest
+from theory.errors import UserError, nearest
 
 z = sympy.Symbol("z", real=True)
 
@@ -61,10 +61,7 @@ class Activation:
         Raises `UserError` when σ is not analytic at 0.
         """
         if not self.analytic:
-            raise UserError(
-                f"the activation '{self.name}' is not analytic at 0 and cannot be expanded: keep it "
-                f"({argument('keep', 'activation')}), or choose a smooth one such as gelu or tanh"
-            )
+            raise UserError(f"the activation '{self.name}' is not analytic at 0 and cannot be expanded")
         return _coefficients(self.expression, self.name, _rounded_up(order))[order]
 
     @property

@@ -402,7 +402,13 @@ class Expansion:
             if number is None:
                 return self.algebra.scale(self._opaque_at(node, base, lead, order), Scalar(Fraction(1, _factorial(k))))
             zero = number.rational == 0
-            parts = node.function.coefficient(order) if zero else node.function.at(number, order)
+            try:
+                parts = node.function.coefficient(order) if zero else node.function.at(number, order)
+            except UserError as error:
+                name = self._names[id(node)]
+                raise UserError(
+                    f"{node.line}: {error}; keep it ({spelled('keep', name)}), or choose a smooth one such as gelu or tanh"
+                ) from error
             graded = self.algebra.add(*(self.algebra.number(c * falling) for c in parts))
             shift = (power - order) * lead if power is not None else 0
             return {degree + shift: p for degree, p in graded.items()}

@@ -195,11 +195,51 @@ def late():
 """  # noqa: E501
 
 
+# Every kind of wrong use of the language, each in a function that makes the architecture.
+WRONG = """\
+import numpy as np
+from theory.language import *
+
+AXES = {"E": ("token", "embed"), "U": ("label", "embed")}
+
+
+def mismatched():
+    return Architecture(lambda p, x: dot(p.U, total(embed(p.E, x), over="position"), over="embd"), AXES)
+
+
+def left_over():
+    return Architecture(lambda p, x: p.U * total(embed(p.E, x), over="position"), AXES)
+
+
+def unknown():
+    return Architecture(lambda p, x: dot(p.W, total(embed(p.E, x), over="position"), over="embed"), AXES)
+
+
+def rough():
+    def forward(p, x):
+        h = total(embed(p.E, x), over="position")
+        return dot(p.U, elementwise(h, "relu", name="gate"), over="embed")
+
+    return Architecture(forward, AXES)
+
+
+def forbidden():
+    def forward(p, x):
+        scores = dot(rename(embed(p.E, x), position="query"), embed(p.E, x), over="embed")
+        mask = constant("strict", ("query", "position"), lambda sizes: np.tri(sizes["query"], k=-1))
+        a = softmax(scores, over="position", mask=mask)
+        return dot(p.U, total(dot(a, embed(p.E, x), over="position"), over="query"), over="embed")
+
+    return Architecture(forward, AXES)
+"""
+
+
 @pytest.fixture
 def models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = {
         "m.py": MODELS,
+        "wrong.py": WRONG,
         "name.py": "x = 1\ny = nothing\n",
         "syntax.py": "\ndef (\n",
         "absent.py": "import no_such_module\n",
@@ -223,6 +263,16 @@ def models(tmp_path, monkeypatch):
         ("table m.py:wide", "m.py:wide needs the option 'width': --option width=…."),
         ("table m.py:broken", "m.py:13: ZeroDivisionError: division by zero."),
         ("closed-form m.py:late", "m.py:22: ZeroDivisionError: division by zero."),
+        ("derive wrong.py:mismatched", "wrong.py:8 `return Architecture(lambda p, x: dot("),
+        ("derive wrong.py:mismatched", "the left operand has no axis 'embd'; it has (label, embed); did you mean 'embed'?"),
+        ("derive wrong.py:left_over", "wrong.py:12 `return Architecture(lambda p, x: p.U * total("),
+        ("derive wrong.py:left_over", "axes (label, embed); logits have the axes (label) or (position, label), so 'embed' is"),
+        ("derive wrong.py:unknown", "wrong.py:16 `return Architecture(lambda p, x: dot(p.W, "),
+        ("derive wrong.py:unknown", "unknown parameter 'W'; choose one of E, U."),
+        ("derive wrong.py:rough --degree 3", "wrong.py:22 `return dot(p.U, elementwise(h, \"relu\", name=\"gate\")"),
+        ("table wrong.py:rough --degree 3", "'relu' is not analytic at 0 and cannot be expanded; keep it (--keep gate), or choose a"),
+        ("derive wrong.py:forbidden", "wrong.py:31 `a = softmax(scores, over=\"position\", mask=mask)`: mask 'strict' forbids"),
+        ("derive wrong.py:forbidden", "each row needs at least one allowed place."),
         ("table name.py:x", "name.py:2: NameError: name 'nothing' is not defined."),
         ("table syntax.py:x", "syntax.py:2: SyntaxError: invalid syntax."),
         ("table absent.py:x", "absent.py:1: ModuleNotFoundError: No module named 'no_such_module'."),

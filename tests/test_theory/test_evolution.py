@@ -116,7 +116,7 @@ def test_a_zero_has_no_equation():
         (emb_mlp("tanh"), {"degree": 2, "keep": ()}, "has degree 2; the nearest is 3"),
         (attention(), {"degree": 10}, "8 and 12"),
         (attention(), {"degree": 5, "keep": "attention"}, "degree 5; the nearest degrees are 4 and 8"),
-        (feed_forward("relu"), {"degree": 3}, "'relu' is not analytic at 0 and cannot be expanded: keep it"),
+        (feed_forward("relu"), {"degree": 3}, "'relu' is not analytic at 0 and cannot be expanded; keep it"),
         (feed_forward("tanh"), {"degree": 4, "keep": "actvation"}, "no nonlinearity 'actvation' .*'activation'"),
         (attention(), {"degree": 4, "keep": ("prediction", "atention")}, "did you mean 'attention'"),
         (linear(), {"keep": ("prediction",)}, "without a degree everything is kept"),
