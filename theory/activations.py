@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

@@ -270,7 +270,7 @@ def models(tmp_path, monkeypatch):
         ("derive wrong.py:unknown", "wrong.py:16 `return Architecture(lambda p, x: dot(p.W, "),
         ("derive wrong.py:unknown", "unknown parameter 'W'; choose one of E, U."),
         ("derive wrong.py:rough --degree 3", "wrong.py:22 `return dot(p.U, elementwise(h, \"relu\", name=\"gate\")"),
-        ("table wrong.py:rough --degree 3", "'relu' is not analytic at 0 and cannot be expanded; keep it (--keep gate), or choose a"),
+        ("table wrong.py:rough --degree 3", "'relu' is not analytic at 0 and cannot be expanded; keep it (--keep gate), or"),
         ("derive wrong.py:forbidden", "wrong.py:31 `a = softmax(scores, over=\"position\", mask=mask)`: mask 'strict' forbids"),
         ("derive wrong.py:forbidden", "each row needs at least one allowed place."),
         ("table name.py:x", "name.py:2: NameError: name 'nothing' is not defined."),
