@@ -20,9 +20,15 @@ SEEDS = 64
 
 
 def seeds() -> None:
-    dataset = load("add", numbers=8, length=2)
-    for width, until in ((8, 60.0), (16, 60.0), (64, 60.0)):
-        model = feed_forward("gelu")
+    model = feed_forward("gelu")
+    # From little work, where nothing is tried, to long flows of tiny arrays (vmap) and of large ones (processes).
+    for numbers, width, until, rtol in (
+        (8, 64, 60.0, 1e-6),
+        (3, 2, 500.0, 1e-12),
+        (8, 16, 60.0, 1e-11),
+        (20, 128, 500.0, 1e-8),
+    ):
+        dataset = load("add", numbers=numbers, length=2)
         sizes = {**dataset.sizes, "embed": width}
         field = exact(model)
         members = [
@@ -30,11 +36,11 @@ def seeds() -> None:
         ]
         seconds = {}
         for way in ("one-by-one", "auto"):
-            integrate_ensemble(members[:2], dataset, until=until, way=way)  # compiles what is compiled once
+            integrate_ensemble(members[:2], dataset, until=until, rtol=rtol, way=way)  # compiles what is compiled once
             started = time.perf_counter()
-            result = integrate_ensemble(members, dataset, until=until, way=way)
+            result = integrate_ensemble(members, dataset, until=until, rtol=rtol, way=way)
             seconds[way] = time.perf_counter() - started - result.choices[0].seconds_compile
-        print(f"width {width}: {result.choices[0]}")
+        print(f"N = {numbers}, width {width}, t ≤ {until:g}, rtol {rtol:g}: {result.choices[0]}")
         ratio = seconds["one-by-one"] / seconds["auto"]
         print(
             f"  one by one {seconds['one-by-one']:.2f} s, chosen {seconds['auto']:.2f} s: {ratio:.2f} times, trial included"
