@@ -35,7 +35,9 @@ _SHORT = 5.0
 _MARGIN = 1.5
 """How many times as fast another way must be in the trial: a trial is short, and members do not take equal steps."""
 _START_UP = 10.0
-"""Seconds of work per process below which none is started: each imports jax and compiles."""
+"""Seconds that processes take to start: each imports jax and compiles."""
+_SHARE = 0.1
+"""What starting processes for a trial may take of the predicted work: they may turn out to be slower."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,8 @@ class _Group:
             if way == "auto" and left and seconds["one-by-one"] < _SHORT:
                 way, remark = "one-by-one", f"less than {_SHORT:g} s of work: nothing else was tried"
             elif way == "auto" and left:
-                way, remark = self._tried(self.per_step, seconds)
+                way, remark, apart = self._tried(self.per_step, seconds)
+                runs += apart
             else:
                 way = "one-by-one"
         first = len(runs)
@@ -240,7 +243,7 @@ class _Group:
         compiled = sum(run.attributes["seconds_compile"] for run in runs[first:])
         taken = now - working - (compiled if way != "processes" else 0.0)
         ratio = 1.0 if way == "one-by-one" else None
-        if way != "one-by-one" and first:
+        if way != "one-by-one" and first < len(runs):
             steps = sum(_steps(run) for run in runs[first:])
             ratio = _per_step(runs[:1]) * steps / taken
         compiling = self.seconds_compile + sum(run.attributes["seconds_compile"] for run in runs)
@@ -270,11 +273,12 @@ class _Group:
     def _devices(count: int) -> int:
         return min(len(jax.devices()), count)
 
-    def _tried(self, per_step: float, seconds: dict[str, float]) -> tuple[str, str]:
-        """Fill in the predicted seconds of the other ways, and the fastest of all."""
+    def _tried(self, per_step: float, seconds: dict[str, float]) -> tuple[str, str, list[Trajectory]]:
+        """Fill in the predicted seconds of the other ways; the fastest of all, and the flows that a trial has finished."""
         rest = range(1, len(self.members))
         precision = Precision(self.options.dtype)
         remarks = []
+        done: list[Trajectory] = []
         steps = seconds["one-by-one"] / per_step / len(rest)
         with precision.context():
             plans, inputs = self._plans(rest, precision)
@@ -289,7 +293,7 @@ class _Group:
                 started = time.perf_counter()
                 jax.block_until_ready(compiled.advance(state, inputs, np.int32(2)))
                 seconds["vmap"] = (time.perf_counter() - started) / 2 * steps
-        if seconds["one-by-one"] < _START_UP * min(self.processes, len(rest)):
+        if _START_UP > _SHARE * seconds["one-by-one"]:
             remarks.append("too little work for processes")
         elif self.processes > 1:
             try:
@@ -299,13 +303,14 @@ class _Group:
             else:
                 started = time.perf_counter()
                 workers = min(self.processes, len(rest))
-                trial = self._apart(rest[:workers])
+                done = self._apart(rest[:workers])
                 total = time.perf_counter() - started
-                slowest = max(run.attributes["seconds_run"] for run in trial)
+                slowest = max(run.attributes["seconds_run"] for run in done)
                 seconds["processes"] = total + slowest * (len(rest) / workers - 1)
         fastest = min(seconds, key=lambda name: seconds[name])
         chosen = fastest if seconds[fastest] * _MARGIN < seconds["one-by-one"] else "one-by-one"
-        return chosen, "; ".join(remarks)
+        # What vmap has compiled is for all that were left.
+        return chosen, "; ".join(remarks), [] if chosen == "vmap" else done
 
     def _together(self, numbers: Sequence[int]) -> list[Trajectory]:
         precision = Precision(self.options.dtype)

@@ -85,6 +85,23 @@ def test_a_trial_chooses_the_fastest_and_says_so(monkeypatch):
     assert result.attributes["ways"][0]["way"] == choice.way
 
 
+@pytest.mark.parametrize("margin", [0.0, 1e9], ids=["the fastest of all", "one by one"])
+def test_flows_that_a_trial_of_processes_finished_are_not_integrated_again(margin, monkeypatch):
+    monkeypatch.setattr(ensemble, "_SHORT", 0.0)
+    monkeypatch.setattr(ensemble, "_START_UP", 0.0)
+    monkeypatch.setattr(ensemble, "_MARGIN", margin)
+    alone, numbers = ensemble._Group._alone, []
+    monkeypatch.setattr(ensemble._Group, "_alone", lambda self, n: numbers.append(n) or alone(self, n))
+    result = integrate_ensemble(members(), 1.0, processes=2, save_parameters="all", **OPTIONS)
+    check(result)
+    (choice,) = result.choices
+    assert set(choice.seconds) == {"one-by-one", "vmap", "processes"} and choice.remark == ""
+    if margin:
+        assert choice.way == "one-by-one" and numbers == [0, 3, 4]
+    else:
+        assert choice.way == min(choice.seconds, key=lambda way: choice.seconds[way])
+
+
 def test_bands_are_quantiles_over_the_members_that_got_there():
     result = integrate_ensemble(members(), 1.0, way="one-by-one", **OPTIONS)
     bands = result.bands((0.25, 0.5, 0.75))
