@@ -1,11 +1,11 @@
-"""The commands `staircase compare`, `staircase report` and `staircase certify`. Heavy imports happen inside them."""
+"""The commands `staircase compare`, `report`, `reproduce` and `certify`. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -111,6 +111,80 @@ def report(
     typer.echo(f"written to {path}")
 
 
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The experiment; without it they are listed.")
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", help="Run all experiments.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="In the reduced setting that the file states.")] = False,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="Where the experiment files are.")
+    ] = Path("examples/staircase"),
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="DIR", help="Where the run directories go, DIR/NAME or DIR/NAME-quick."),
+    ] = Path("runs"),
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep the results beside the experiment files, and write their table.")
+    ] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="Write the table of the kept results, and run nothing.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again what was run already.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no verdicts.")] = False,
+) -> None:
+    """Run published experiments again, over seeds, and judge what the paper says of them.
+
+    An experiment and each of its variants is run as `staircase compare` does and has its own run directory. What is there
+    already is not run again, and what was killed goes on. Every claim ends in a verdict: reproduced, reproduced only if (a
+    condition), or not reproduced. The table is README.md beside the experiment files, made of the results kept there.
+    """
+    from compare.reproduce import RESULTS, experiments, results, to_json
+    from theory.files import write_atomically
+
+    files = experiments(directory)
+    if sum((name is not None, all, table)) > 1:
+        raise UserError("name one experiment, or give --all, or --table")
+    if table:
+        _write_table(directory, results(directory))
+        return
+    if name is None and not all:
+        from simulate.experiment import title_of
+
+        width = max(len(each) for each in files)
+        for each, path in files.items():
+            typer.echo(f"{each:<{width}}  {title_of(path)}")
+        return
+    from compare.reproduce import load, run
+
+    # Everything is checked before anything is run.
+    loaded = [load(each, directory, quick=quick) for each in (files if name is None else [name])]
+    for one in loaded:
+        result = run(
+            one,
+            output / one.label,
+            force=force,
+            progress=not quiet and sys.stderr.isatty(),
+            announce=(lambda line: None) if quiet else (lambda line: typer.echo(line, err=True)),
+        )
+        if record:
+            write_atomically(directory / RESULTS / f"{one.label}.json", to_json(result).encode())
+        if not quiet:
+            for claim in result["claims"]:
+                typer.echo(f"{one.label}: {claim['verdict']}: {claim['claim']} ({claim['part']})")
+    if record:
+        _write_table(directory, results(directory))
+
+
+def _write_table(directory: Path, results: dict[tuple[str, str], Any]) -> None:
+    from compare.reproduction_table import table
+    from theory.files import write_atomically
+
+    path = directory / "README.md"
+    write_atomically(path, table(results).encode())
+    typer.echo(f"written to {path}")
+
+
 def certify(
     arch: Annotated[str, typer.Argument(metavar="ARCH", help="A stock name, or FILE.py:FUNCTION.")],
     activation: Annotated[str | None, typer.Option(help="The activation, e.g. tanh.")] = None,
@@ -149,3 +223,4 @@ def register(app: typer.Typer) -> None:
     app.command("compare")(compare)
     app.command("report")(report)
     app.command("certify")(certify)
+    app.command("reproduce")(reproduce)

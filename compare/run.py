@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -65,7 +65,9 @@ class ComparisonRun:
     - `comparisons`: training name → its comparison with every flow; empty where no flow predicts its times.
     - `convergences`: flow → its error at the learning rates (empty with a single one).
     - `correlations`: flow kind or training name → ρ_(0) along it.
-    - `seconds`: wall time by stage.
+    - `claims`: their verdicts. `measured_by_seed`: claim → seed → what was measured on that seed alone, where seeds have
+      starts of their own; the worst of them then counts.
+    - `seconds`: wall time by stage; `cpu_seconds`: of this process, for all stages up to figures.
     - `band`, `coverage`: of minibatch training, where the experiment has `[noise]`.
     """
 
@@ -81,6 +83,8 @@ class ComparisonRun:
     seconds: Mapping[str, float]
     band: Trajectory | None = None
     coverage: BandCoverage | None = None
+    measured_by_seed: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    cpu_seconds: float = math.nan
 
     @property
     def main(self) -> Trajectory:
@@ -126,6 +130,7 @@ def run_comparison(
         raise UserError("a comparison needs a section [sgd] or [training] with a learning_rate, or a section [run]")
     if experiment.save.parameters != "all":
         raise UserError("a comparison needs every parameter at every save time: leave save.parameters at 'all'")
+    started_cpu = time.process_time()
     seconds: dict[str, float] = {}
     embedding = embedding_parameter(experiment.architecture())
     similarity = signature_similarity(experiment.dataset())
@@ -162,10 +167,14 @@ def run_comparison(
         architecture=experiment.architecture(),
         dataset=experiment.dataset(),
         departure=experiment.flow.departure,
-        seeds={"initial": experiment.initial.seed, "training": list(main.attributes.get("seeds", ()))},
+        seeds={"initial": _initial_seeds(experiment), "training": list(main.attributes.get("seeds", ()))},
         coverage=covered,
     )
-    claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)
+    by_seed: dict[str, dict[int, float]] = {}
+    if experiment.training is not None and experiment.training.starts == "own":
+        claims, by_seed = _claims_by_seed(experiment, evidence, similarity, embedding)
+    else:
+        claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)
     seconds["comparison"] = time.perf_counter() - started
     return ComparisonRun(
         experiment,
@@ -180,7 +189,43 @@ def run_comparison(
         seconds,
         band,
         covered,
+        by_seed,
+        time.process_time() - started_cpu,
     )
+
+
+def _initial_seeds(experiment: Experiment) -> int | list[int]:
+    training = experiment.training
+    if training is None or training.starts == "shared":
+        return experiment.initial.seed
+    return list(training.seeds)
+
+
+def _claims_by_seed(
+    experiment: Experiment, evidence: Evidence, similarity: SignatureSimilarity, embedding: str
+) -> tuple[tuple[Verdict, ...], dict[str, dict[int, float]]]:
+    """Every claim measured on each seed alone, as if there were no other: the verdicts on the worst, and the numbers."""
+    training = evidence.training
+    found: dict[int, tuple[Verdict, ...]] = {}
+    for number, seed in enumerate(experiment.training.seeds):
+        alone = Trajectory(training.data.isel(seed=number)) if training.seeds is not None else training
+        own = replace(
+            evidence,
+            training=alone,
+            half_loss=float(_half_loss_time(alone)),
+            correlations={"training": signature_correlation(alone, similarity, embedding=embedding)},
+        )
+        found[seed] = evaluate_claims(experiment.claims, own, parameter=embedding)
+    pooled, by_seed = [], {}
+    for verdicts in zip(*found.values(), strict=True):
+        one = verdicts[0]
+        values = {seed: verdict.measured for seed, verdict in zip(found, verdicts, strict=True)}
+        # A nan of one seed leaves the claim undefined.
+        worst = (np.min if one.comparison == ">=" else np.max)(list(values.values()))
+        at = next((verdict for verdict in verdicts if verdict.measured == worst), one)
+        pooled.append(replace(at, measured=float(worst), scope=f"{at.scope}; worst of {len(values)} seeds"))
+        by_seed[one.name] = values
+    return tuple(pooled), by_seed
 
 
 def _band(
@@ -210,11 +255,12 @@ def _with_own_training(
     section = experiment.training
     options = {key: getattr(section, key) for key in ("betas", "epsilon") if getattr(section, key) is not None}
     optimiser = Optimiser(section.optimizer, section.momentum, section.weight_decay, **options)
-    check_claims(experiment, predicted=optimiser.predicts_time)
+    predicted = optimiser.predicts_time and bool(experiment.flow.flows)
+    check_claims(experiment, predicted=predicted, flows=bool(experiment.flow.flows))
     architecture, dataset = experiment.architecture(), experiment.dataset()
     if len(set(section.learning_rate)) < len(section.learning_rate):
         raise UserError("the training's learning_rate names one learning rate twice")
-    initial = experiment.initial_parameters()
+    initial = experiment.starts()
     check_training(
         architecture,
         dataset,
@@ -255,7 +301,7 @@ def _with_own_training(
             # The first trial pays for what torch prepares once.
             line += f", about {duration(min(trial(rate) for _ in range(3)) / TRIAL * steps)}"
         announce(line)
-    flows = _flows(experiment, seconds, schedule=shared, progress=progress)
+    flows = _flows(experiment, seconds, schedule=shared, progress=progress) if experiment.flow.flows else {}
     trainings = {}
     for rate, schedule in per_rate.items():
         started = time.perf_counter()
@@ -272,7 +318,7 @@ def _with_own_training(
             progress=progress,
         )
         seconds[name] = time.perf_counter() - started
-    return optimiser.predicts_time, flows, trainings
+    return predicted, flows, trainings
 
 
 def _with_external_run(
@@ -333,7 +379,7 @@ def _convergences(
 def _check_memory(experiment: Experiment, shared: Schedule, per_rate: Mapping[float, Schedule]) -> None:
     arrays = experiment.initial_parameters()
     seeds = len(experiment.training.seeds)
-    saved = [shared] * len(experiment.flow.kinds) + [own for own in per_rate.values() for _ in range(seeds)]
+    saved = [shared] * len(experiment.flow.flows) + [own for own in per_rate.values() for _ in range(seeds)]
     refuse_beyond(sum(saved_bytes(arrays, schedule) for schedule in saved), f"saving {len(saved)} flows and trainings")
 
 
@@ -435,6 +481,8 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
             "training": sections.get("run") or sections.get("training") or sections.get("sgd"),
         },
         "claims": [verdict.to_dict() for verdict in run.claims],
+        "measured_by_seed": jsonable(run.measured_by_seed),
+        "cpu_seconds": round(run.cpu_seconds, 1),
         "embedding": run.embedding,
         "trainings": {
             name: {

@@ -26,11 +26,11 @@ from theory.language import Architecture
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What every seed of a training shares."""
+    """What every seed of a training shares; `initial`: one start for all seeds, or one for each in their order."""
 
     architecture: Architecture
     dataset: Dataset
-    initial: Mapping[str, np.ndarray]
+    initial: Mapping[str, np.ndarray] | Sequence[Mapping[str, np.ndarray]]
     learning_rate: float
     optimiser: Optimiser
     batch: int | Literal["full"]
@@ -39,10 +39,14 @@ class Problem:
     device: str = "cpu"
     frozen: tuple[str, ...] = ()
 
-    def module(self) -> ArchitectureModule:
-        """The model at its initial arrays."""
+    def start(self, number: int) -> Mapping[str, np.ndarray]:
+        """The initial arrays of the seed that stands at this place."""
+        return self.initial if isinstance(self.initial, Mapping) else self.initial[number]
+
+    def module(self, number: int = 0) -> ArchitectureModule:
+        """The model at the initial arrays of the seed that stands at this place."""
         return ArchitectureModule(
-            self.architecture, self.initial, dtype=self.dtype, device=self.device, frozen=self.frozen
+            self.architecture, self.start(number), dtype=self.dtype, device=self.device, frozen=self.frozen
         )
 
     def stream(self, seed: int) -> Batches | None:
@@ -104,7 +108,7 @@ class OneByOne:
     def __init__(self, problem: Problem, seeds: Sequence[int]):
         self.problem = problem
         self.step = 0
-        self._modules = [problem.module() for _ in seeds]
+        self._modules = [problem.module(number) for number in range(len(seeds))]
         self._optimisers = [
             problem.optimiser.build(module.trainable(), problem.learning_rate) for module in self._modules
         ]
@@ -155,11 +159,16 @@ class Together:
         self.problem = problem
         self.step = 0
         self._module = problem.module()
+        starts = [dict(problem.module(number).named_parameters()) for number in range(len(seeds))]
         self._streams = [problem.stream(seed) for seed in seeds]
         self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._shared: set[str] = set()  # what no seed trains and all start from
         for name, value in self._module.named_parameters():
-            stacked = value.detach() if name in problem.frozen else value.detach().repeat(len(seeds), *[1] * value.ndim)
+            shared = name in problem.frozen and isinstance(problem.initial, Mapping)
+            stacked = value.detach() if shared else torch.stack([start[name].detach() for start in starts])
             self._parameters[name] = torch.nn.Parameter(stacked, requires_grad=name not in problem.frozen)
+            if shared:
+                self._shared.add(name)
         self._seeds = len(seeds)
         trainable = [value for value in self._parameters.values() if value.requires_grad]
         self._optimiser = problem.optimiser.build(trainable, problem.learning_rate)
@@ -168,7 +177,7 @@ class Together:
             lambda parameters, tokens, labels, weights: interpret.loss(
                 architecture, parameters, tokens, labels, weights, xp=torch
             ),
-            in_dims=({name: None if name in problem.frozen else 0 for name in self._parameters}, 0, 0, 0),
+            in_dims=({name: None if name in self._shared else 0 for name in self._parameters}, 0, 0, 0),
         )
 
     def advance_to(self, step: int) -> None:
@@ -189,7 +198,7 @@ class Together:
 
     def _member(self, number: int) -> dict[str, torch.Tensor]:
         return {
-            name: value.detach() if name in self.problem.frozen else value.detach()[number]
+            name: value.detach() if name in self._shared else value.detach()[number]
             for name, value in self._parameters.items()
         }
 

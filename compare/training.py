@@ -35,7 +35,7 @@ SeedsTogether = bool | Literal["faster"]
 def train(
     architecture: Architecture,
     dataset: Dataset,
-    initial: Mapping[str, np.ndarray],
+    initial: Mapping[str, np.ndarray] | Sequence[Mapping[str, np.ndarray]],
     *,
     learning_rate: float,
     save: Schedule | Iterable[float],
@@ -61,8 +61,8 @@ def train(
 
     **Arguments:**
 
-    - `initial`: the arrays to start from, the same for every seed; step 0 is always saved, and in
-      float64 it is these arrays bit for bit.
+    - `initial`: the arrays to start from, the same for every seed, or a list with those of each seed; step 0 is always
+      saved, and in float64 it is these arrays bit for bit.
     - `learning_rate`: η > 0. Time is t = learning rate × step, divided by 1 − μ with momentum
       (`simulate.schedule`), for a loss that is the mean over samples and positions.
     - `save`: save times; each is moved to the nearest step.
@@ -77,7 +77,8 @@ def train(
       n P(s) times, which keeps the gradient unbiased over an epoch).
     - `frozen`: names of parameters that keep their initial arrays.
     - `half_loss`: stop at the first save time at which the loss of every seed has halved.
-    - `seeds`: each seed draws its own batches. Several seeds give a leading axis `seed`.
+    - `seeds`: each seed draws its own batches. Several seeds give a leading axis `seed`. Full-batch training has several
+      only where each has its own start.
     - `together`: train the seeds in one vectorised step, several times faster for small models and batches. A seed then
       agrees with itself trained alone to rounding (relative 1e-12 in float64, 1e-4 in float32 while training is
       stable), not bit for bit. "faster" tries both ways for a few steps and takes the faster one, so that two such runs
@@ -287,7 +288,12 @@ def _description(
     problem: Problem, seeds: Sequence[int], save_steps: np.ndarray, threads: int, together: bool
 ) -> dict[str, Any]:
     """What a training is: everything that its numbers depend on."""
-    module = ArchitectureModule(problem.architecture, problem.initial)
+    one = isinstance(problem.initial, Mapping)
+    starts = [problem.start(number) for number in range(1 if one else len(seeds))]
+    prints = [
+        fingerprint({key: np.asarray(value, dtype=np.float64) for key, value in start.items()}) for start in starts
+    ]
+    module = ArchitectureModule(problem.architecture, starts[0])
     data = {name: np.asarray(getattr(problem.dataset, name)) for name in ("tokens", "labels", "weights")}
     # The gradient at the start stands for the architecture: two that agree in it, bit for bit, are one and the same.
     module.loss(*(torch.from_numpy(array.copy()) for array in data.values())).backward()
@@ -298,7 +304,7 @@ def _description(
         "architecture": problem.architecture.name,
         "dataset": problem.dataset.name,
         "data": fingerprint(data),
-        "initial": fingerprint({name: np.asarray(value, dtype=np.float64) for name, value in problem.initial.items()}),
+        "initial": prints[0] if one else prints,
         "gradient at the start": fingerprint(gradient),
         "learning_rate": problem.learning_rate,
         "optimizer": problem.optimiser.to_dict(),
@@ -342,7 +348,7 @@ def _save_steps(
 def check_training(
     architecture: Architecture,
     dataset: Dataset,
-    initial: Mapping[str, np.ndarray],
+    initial: Mapping[str, np.ndarray] | Sequence[Mapping[str, np.ndarray]],
     *,
     batch: int | Literal["full"] = "full",
     replacement: bool = True,
@@ -351,14 +357,20 @@ def check_training(
     device: str = "cpu",
 ) -> None:
     """Refuse what `train` could not do, before any work. **Raises:** `UserError`, as `train` does."""
-    _check_seeds(seeds, batch)
+    one = isinstance(initial, Mapping)
+    starts = (initial,) if one else tuple(initial)
+    _check_seeds(seeds, batch, differ=not one)
+    if not one and len(starts) != len(seeds):
+        raise UserError(f"each of {len(seeds)} seeds needs its own initial arrays, found {len(starts)}")
     if batch != "full":
         batches(dataset.weights, batch, replacement=replacement)
-    _check_dataset(architecture, dataset, initial)
-    ArchitectureModule(architecture, initial, device=device, frozen=frozen)
+    for start in starts:
+        _check_dataset(architecture, dataset, start)
+        ArchitectureModule(architecture, start, device=device, frozen=frozen)
 
 
-def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"]) -> None:
+def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"], *, differ: bool) -> None:
+    """`differ`: whether each seed has a start of its own."""
     if not seeds:
         raise UserError("training needs at least one seed")
     for seed in seeds:
@@ -366,7 +378,7 @@ def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"]) -> None:
             raise UserError(f"a seed is a whole number of at least 0, found {seed!r}")
     if len(set(seeds)) != len(seeds):
         raise UserError(f"seeds must differ from each other, found {list(seeds)}")
-    if batch == "full" and len(seeds) > 1:
+    if batch == "full" and len(seeds) > 1 and not differ:
         raise UserError(
             "seeds decide which batches are drawn, and full-batch training draws none: give one seed or a batch size"
         )

@@ -46,6 +46,8 @@ def simulate(
     force = force or (resume and UnfinishedRun.place(directory).exists())
     check_run_directory(directory, force=force)
     loaded = load_experiment(experiment, set or ())
+    if not loaded.flow.flows:
+        raise UserError(f"{experiment} integrates no flow: name one in flow.kinds, or train with `staircase compare`")
     resolved = loaded.to_toml()
     if resume:
         unfinished = UnfinishedRun.resume(directory, resolved)

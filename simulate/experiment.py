@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulate.events import Event, converged, loss_falls, norm_passes
 from simulate.schedule import Schedule
 from simulate.solvers import solver_description
+from simulate.variants import chosen
 from theory.architectures import check_labels
 from theory.errors import UserError, file_words, nearest, words
 from theory.limits import check_parameters
@@ -120,9 +121,10 @@ class EventSection(_Section):
 class FlowSection(_Section):
     """`[flow]`: which equations are integrated, how far and how accurately.
 
-    `kinds`: "exact" (the full gradient), "cut-logits" (logits cut, their loss exact: a gradient flow),
+    `kinds`: any of "exact" (the full gradient), "cut-logits" (logits cut, their loss exact: a gradient flow),
     "kept-prediction" (∂f cut, prediction of the untruncated logits), "expanded" (everything expanded), "modified" (the
-    exact flow corrected for the learning rate), "heavy-ball" (its second-order flow with momentum): see `simulate.modified`.
+    exact flow corrected for the learning rate), "heavy-ball" (its second-order flow with momentum): see `simulate.modified`;
+    none ([]) where a training is held against signatures alone.
     `degree`: of the loss, for the three derived kinds. `weight_decay`: λ of all parameters or of those named, in every
     flow; `learning_rate` and `momentum`: of the last two kinds (the others do not depend on them in the time
     t = η·step/(1 − μ)). All three are by default what the training has. `until`: a time, "half-loss" or "one-nat" (the
@@ -135,7 +137,7 @@ class FlowSection(_Section):
     `events`: sections `[flow.events.NAME]`, times to find in every flow.
     """
 
-    kinds: Annotated[tuple[FlowKind, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = ("exact",)
+    kinds: Annotated[tuple[FlowKind, ...], BeforeValidator(_as_list), Field(strict=False)] = ("exact",)
     degree: Count | None = None
     keep: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     evaluation: Literal["auto", "samples", "moments"] = "auto"
@@ -205,7 +207,9 @@ class TrainingSection(_Section):
     """`[training]`, or `[sgd]`: the training that the flow predicts; t = learning rate × step / (1 − momentum).
 
     `optimizer`: "sgd", or "adam" and "adamw", which have no predicted time axis. `frozen`: parameters that are not
-    trained, nor moved by any flow. `seeds_together`: all seeds in one vectorised step; "faster" tries both ways.
+    trained, nor moved by any flow. `seeds`: each draws its own batches; `starts`: all from the arrays of `[initial]`, or "own",
+    each from those of its own number, which no single flow predicts (`flow.kinds` is then empty). `seeds_together`: all seeds
+    in one vectorised step; "faster" tries both ways.
     """
 
     learning_rate: Annotated[tuple[Positive, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)]
@@ -218,6 +222,7 @@ class TrainingSection(_Section):
     replacement: bool = True
     frozen: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (0,)
+    starts: Literal["shared", "own"] = "shared"
     seeds_together: bool | Literal["faster"] = False
     dtype: Literal["float64", "float32"] = "float64"
     device: Literal["cpu", "cuda"] = "cpu"
@@ -304,7 +309,12 @@ class SweepSection(_Section):
 
 
 class ClaimSection(_Section):
-    """`[claims.NAME]`: a measure and the threshold that it must meet, stated before the run."""
+    """`[claims.NAME]`: a measure and the threshold that it must meet, stated before the run.
+
+    For `staircase reproduce`: `paper`, what the paper says, and where; `condition`, in words, what the settings add to that;
+    `control`, the variant without it, on which the same is measured; `distinct`: the number of different values over seeds
+    counts, and not each of them.
+    """
 
     measure: str
     threshold: Annotated[float, Field(allow_inf_nan=False)]
@@ -314,6 +324,10 @@ class ClaimSection(_Section):
     tokens: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     remark: str | None = None
+    paper: str | None = None
+    condition: str | None = None
+    control: str | None = None
+    distinct: bool = False
 
 
 class ExperimentFile(_Section):
@@ -417,6 +431,12 @@ class Experiment:
         section = self.sections.initial
         chosen = size or {"gamma": section.gamma, "scale": section.scale}
         return initialise(self.architecture(), self.sizes(), seed=section.seed if seed is None else seed, **chosen)
+
+    def starts(self) -> dict[str, np.ndarray] | list[dict[str, np.ndarray]]:
+        """The arrays that all seeds of the training start from, or those of each where `starts` is "own"."""
+        if self.training is None or self.training.starts == "shared":
+            return self.initial_parameters()
+        return [self.initial_parameters(seed=seed) for seed in self.training.seeds]
 
     def field(self, kind: str, learning_rate: float | None = None) -> VectorField:
         """The vector field of one of `flow.flows`; the same object at every call, so that it is compiled once.
@@ -527,6 +547,8 @@ class Experiment:
         """
         sweep, flows = self.sections.sweep, self.flow.flows
         assert sweep is not None
+        if not flows:
+            raise UserError("a sweep is of a flow: flow.kinds names none")
         flow = flows[0] if sweep.flow is None else sweep.flow
         if flow not in flows:
             raise UserError(f"'flow' names no flow that is integrated: {flow!r}; {nearest(flow, flows)}")
@@ -653,20 +675,43 @@ class Experiment:
         return f"Experiment({self.sections.architecture.name} on {self.sections.data.task}; flows {flows})"
 
 
-def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(
+    path: str | Path, overrides: Iterable[str] = (), *, quick: bool = False, variant: str | None = None
+) -> Experiment:
     """Read, override and check an experiment file; architecture and dataset are built on the way.
 
     **Arguments:** `path`: a TOML file; `overrides`: strings `section.key=value` with a TOML value (a bare
-    word stands for a string), e.g. `sgd.learning_rate=0.05`.
+    word stands for a string), e.g. `sgd.learning_rate=0.05`; `quick`: with what the file's `[quick]` changes, and `variant`:
+    with what its `[variants.NAME]` does (see `simulate.variants`).
 
     **Raises:** `UserError`, one sentence with file, line and the nearest right choice.
     """
     overrides = tuple(overrides)
     with words(file_words):
         try:
-            return _load(Path(path), overrides)
+            return _load(Path(path), overrides, quick, variant)
         except _Mistake as mistake:
-            raise UserError(f"{_to_blame(Path(path), overrides, mistake)}: {mistake.sentence}") from mistake
+            place = _to_blame(Path(path), overrides, quick, variant, mistake)
+            raise UserError(f"{place}: {mistake.sentence}") from mistake
+
+
+def variants_of(path: str | Path) -> tuple[str, ...]:
+    """The names of a file's variants, in its order. **Raises:** `UserError` for a file that cannot be read."""
+    variants = _read(Path(path))[0].get("variants", {})
+    return tuple(variants) if isinstance(variants, Mapping) else ()
+
+
+def has_quick(path: str | Path) -> bool:
+    """Whether a file, or a variant in it, has a quick setting. **Raises:** `UserError` for a file that cannot be read."""
+    content = _read(Path(path))[0]
+    variants = content.get("variants", {})
+    sections = variants.values() if isinstance(variants, Mapping) else ()
+    return "quick" in content or any("quick" in section for section in sections)
+
+
+def title_of(path: str | Path) -> str:
+    """The title that a file states. **Raises:** `UserError` for a file that cannot be read."""
+    return str(_read(Path(path))[0].get("title", ""))
 
 
 class _Mistake(UserError):
@@ -677,14 +722,14 @@ class _Mistake(UserError):
         self.place, self.sentence = place, sentence
 
 
-def _to_blame(path: Path, overrides: tuple[str, ...], mistake: _Mistake) -> str:
+def _to_blame(path: Path, overrides: tuple[str, ...], quick: bool, variant: str | None, mistake: _Mistake) -> str:
     """The place of a mistake, or those overrides without which it is not made, whatever key it names."""
     if mistake.place.startswith("--set") or not overrides:
         return mistake.place
 
     def made(kept: tuple[str, ...]) -> bool:
         try:
-            _load(path, kept)
+            _load(path, kept, quick, variant)
         except _Mistake as other:
             return other.sentence == mistake.sentence
         except UserError:
@@ -697,7 +742,8 @@ def _to_blame(path: Path, overrides: tuple[str, ...], mistake: _Mistake) -> str:
     return ", ".join(f"--set {override}" for override in single or overrides)
 
 
-def _load(path: Path, overrides: tuple[str, ...]) -> Experiment:
+def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
+    """The content of a file, and the place of each of its keys."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -708,7 +754,15 @@ def _load(path: Path, overrides: tuple[str, ...]) -> Experiment:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
-    places = {keys: f"{path}:{line}" for keys, line in key_lines(text).items()}
+    return content, {keys: f"{path}:{line}" for keys, line in key_lines(text).items()}
+
+
+def _load(path: Path, overrides: tuple[str, ...], quick: bool, variant: str | None) -> Experiment:
+    content, places = _read(path)
+    try:
+        content, places = chosen(content, places, quick=quick, variant=variant)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     for override in overrides:
         keys, value = _parse_override(override)
         _set(content, keys, value, override)
@@ -751,7 +805,7 @@ def _check_memory(experiment: Experiment) -> None:
 
     shapes, save = experiment.architecture().shapes(experiment.sizes()), experiment.save
     arrays = {name: np.broadcast_to(0.0, shape) for name, shape in shapes.items()}
-    kinds, count = experiment.flow.kinds, save.count if save.times is None else len(save.times)
+    kinds, count = experiment.flow.flows, save.count if save.times is None else len(save.times)
     needed = len(kinds) * saved_bytes(arrays, range(count), save.parameters)
     refuse_beyond(needed, f"saving {', '.join(kinds)} at {count:,} times")
 
@@ -767,6 +821,13 @@ def _check_save(experiment: Experiment) -> None:
 
 
 def _check_flow(experiment: Experiment) -> None:
+    flow, training = experiment.flow, experiment.training
+    if flow.flows and training is not None and training.starts == "own":
+        raise UserError(
+            "'kinds' must be [] where the seeds of the training have starts of their own: no flow is of them all"
+        )
+    if not flow.flows and isinstance(flow.until, str):
+        raise UserError(f"'until' must be a time where 'kinds' names no flow: {flow.until!r} is found on the exact one")
     for kind in experiment.flow.flows:
         experiment._derived(kind)
         if kind in FINITE_RATE:
@@ -938,8 +999,9 @@ def _known_keys(location: Sequence[str]) -> list[str]:
         "sweep": SweepSection,
         "claims": ClaimSection,
     }
-    model = models[location[0]] if location else ExperimentFile
-    return list(model.model_fields)
+    if not location:
+        return [*ExperimentFile.model_fields, "quick", "variants"]
+    return list(models[location[0]].model_fields)
 
 
 def _toml(content: Mapping[str, Any]) -> str:
