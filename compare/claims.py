@@ -1,7 +1,7 @@
 """Claims of an experiment file against what was measured: claim → measure → threshold → verdict → boundary of what was shown.
 
-A claim names a measure, and where it needs them a flow, a parameter (the embedding by default), tokens and a time `at` (by
-default where the trained loss has halved, otherwise the last time). Over seeds the worst counts for measures of a flow
+A claim names a measure, and where it needs them a flow, a parameter (the embedding by default), tokens, a frequency and a time
+`at` (by default where the trained loss has halved, otherwise the last time). Over seeds the worst counts for measures of a flow
 against the training, the mean for measures of states.
 
 Of a flow against the training:
@@ -21,12 +21,23 @@ Of embeddings, those of the training or of a flow that the claim names:
 
 - `signature-correlation-peak`, `signature-correlation`: ρ_(0), its maximum over time or at the time (1 − MSE where Pearson is
   undefined); `signature-rank-correlation`: Spearman's at the time.
-- `order-1-probe`, `order-2-probe`: correlation of fitted probes with tokens held out, at the time (`compare.probes`).
+- `signature-correlation-drop`: its maximum up to the time, less its value there.
+- `order-1-probe`, `order-2-probe`: correlation of fitted probes with tokens held out, at the time (`compare.probes`);
+  `order-1-probe-pairs`: with pairs of tokens held out.
+- `fourier-correlation`: ρ_(1),k of the claim's `frequency` k; `fourier-best`: the largest over k ≥ `frequency` (1 by default);
+  `fourier-winner`: the k that has it.
+- `accuracy`: at the time, and `accuracy-peak`: its maximum; `mean-cosine`: of two embeddings; `group-contrast`: mean cosine
+  within the claim's `tokens`, less that between them and all others; `norm-growth`: of the embeddings of these tokens, since
+  the start (`compare.outcomes`).
 - `order-1-gain`: what order 1 adds to the R² of order 0 for the embedding similarity (`compare.decomposition`).
 - `fourier-peak`: the largest share of one frequency in what varies with the token (`compare.spectra`).
 - `effective-rank`, `participation-ratio` (`compare.spectra`).
-- `label-law-pearson`, `label-law-kl`, `label-law-jsd`: softmax(U w_α) against P(y | α), mean of tokens (`compare.label_laws`).
+- `label-law-pearson`, `label-law-kl`, `label-law-jsd`: softmax(U w_α) against P(y | α), mean of tokens, or of the claim's
+  `tokens` (`compare.label_laws`).
 - `attention-entropy` (nats), `attention-mass` of the claim's `tokens` (`compare.attention`).
+
+Of the data alone: `order-0-accuracy`: how often the sum of order-0 signatures decides for the label, the least over the same
+task with 2, 3, … numbers up to its own.
 """
 
 from __future__ import annotations
@@ -34,7 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,11 +55,13 @@ from compare.decomposition import similarity_decomposition
 from compare.departures import first_passage
 from compare.escape import EscapeShift, escape_shift, plateaus
 from compare.label_laws import label_law_agreement, readout
-from compare.probes import probe_correlation
+from compare.outcomes import accuracy, group_contrast, mean_cosine, norm_growth, order_zero_accuracy
+from compare.probes import HoldOut, fourier_correlation, probe_correlation
 from compare.similarity import SignatureCorrelation, embeddings
 from compare.spectra import effective_rank, fourier_profile, procrustes
 from compare.tokens import token_agreement
 from simulate.trajectory import Trajectory
+from theory.data import load as load_data
 from theory.data.dataset import Dataset
 from theory.errors import UserError, nearest
 from theory.language import TOKEN, Architecture
@@ -179,6 +192,7 @@ class _Subject:
     parameter: str
     at: float | None
     tokens: tuple[str, ...]
+    frequency: int | None = None
 
 
 @dataclass(frozen=True)
@@ -355,19 +369,29 @@ def _rank_correlation(evidence: Evidence, subject: _Subject) -> _Measured:
     return _at(evidence, subject, correlation.spearman, f"Spearman, {correlation.name}")
 
 
+def _correlation_drop(evidence: Evidence, subject: _Subject) -> _Measured:
+    correlation = evidence.correlations[subject.flow or "training"]
+    series = getattr(correlation, correlation.measure)
+    index = _state(evidence, subject)[1]
+    drop = np.nanmax(series[..., : index + 1], axis=-1, keepdims=True) - series
+    return _at(evidence, subject, drop, f"below its maximum until then, {_of_correlation(correlation)}")
+
+
 def _of_correlation(correlation: SignatureCorrelation) -> str:
     measure = "Pearson" if correlation.measure == "pearson" else "1 − MSE, Pearson being undefined"
     return f"{measure}, {correlation.name}"
 
 
-def _probe(order: int) -> _Measure:
+def _probe(order: int, hold_out: HoldOut = "tokens") -> _Measure:
     def measure(evidence: Evidence, subject: _Subject) -> _Measured:
         trajectory, index = _state(evidence, subject)
         signature = label_signature(evidence.dataset, order)
-        # A fold needs three tokens.
-        folds = min(5, len(signature.tokens) // 3)
-        found = probe_correlation(trajectory, signature, embedding=subject.parameter, at=[index], folds=folds)
-        scope = f"held-out Pearson, {folds} folds of tokens, {trajectory.name}"
+        # A fold of tokens needs three of them.
+        folds = 5 if hold_out == "pairs" else min(5, len(signature.tokens) // 3)
+        found = probe_correlation(
+            trajectory, signature, embedding=subject.parameter, at=[index], folds=folds, hold_out=hold_out
+        )
+        scope = f"held-out Pearson, {folds} folds of {hold_out}, {trajectory.name}"
         return _mean_over_seeds(found.held_out[..., 0], scope, float(found.times[0]))
 
     return measure
@@ -378,6 +402,72 @@ def _order_one_gain(evidence: Evidence, subject: _Subject) -> _Measured:
     found = similarity_decomposition(moment, evidence.dataset, embedding=subject.parameter, orders=(0, 1))
     gain = (found.nested_r2[1] - found.nested_r2[0])[..., 0]
     return _mean_over_seeds(gain, f"R² of orders 0 and 1 less that of order 0, {moment.name}", time)
+
+
+def _fourier(which: Literal["of", "best", "winner"]) -> _Measure:
+    def measure(evidence: Evidence, subject: _Subject) -> _Measured:
+        moment, time = _moment(evidence, subject)
+        signature = label_signature(evidence.dataset, 1)
+        found = fourier_correlation(moment, signature, embedding=subject.parameter)
+        values = found.pearson[..., 0, :]
+        if which == "of":
+            scope = f"ρ_(1),k at k = {subject.frequency}, {moment.name}"
+            return _mean_over_seeds(values[..., subject.frequency], scope, time)
+        least = 1 if subject.frequency is None else subject.frequency
+        above = np.where(np.isnan(values), -np.inf, values)[..., least:]
+        winners = ", ".join(map(str, np.unique(above.argmax(axis=-1) + least).tolist()))
+        scope = f"largest ρ_(1),k over k ≥ {least}, at k = {winners}, {moment.name}"
+        return _mean_over_seeds(above.max(axis=-1) if which == "best" else above.argmax(axis=-1) + least, scope, time)
+
+    return measure
+
+
+def _accuracy(evidence: Evidence, subject: _Subject) -> _Measured:
+    moment, time = _moment(evidence, subject)
+    found = accuracy(moment, evidence.architecture, evidence.dataset)[..., 0]
+    return _mean_over_seeds(found, f"over the data, {moment.name}", time)
+
+
+def _accuracy_peak(evidence: Evidence, subject: _Subject) -> _Measured:
+    trajectory = evidence.training if subject.flow is None else evidence.flows[subject.flow]
+    best = accuracy(trajectory, evidence.architecture, evidence.dataset).max(axis=-1)
+    times = trajectory.parameter_times
+    scope = f"over the data, largest of {len(times)} times, {trajectory.name}"
+    return _Measured(float(np.mean(best)), scope, (float(times[0]), float(times[-1])))
+
+
+def _mean_cosine(evidence: Evidence, subject: _Subject) -> _Measured:
+    moment, time = _moment(evidence, subject)
+    found = mean_cosine(moment, subject.parameter)[..., 0]
+    return _mean_over_seeds(found, f"{subject.parameter}, {moment.name}, mean over pairs of tokens", time)
+
+
+def _group_contrast(evidence: Evidence, subject: _Subject) -> _Measured:
+    moment, time = _moment(evidence, subject)
+    found = group_contrast(moment, subject.parameter, evidence.dataset, subject.tokens)[..., 0]
+    return _mean_over_seeds(found, f"{subject.parameter}, {moment.name}, {', '.join(subject.tokens)}", time)
+
+
+def _norm_growth(evidence: Evidence, subject: _Subject) -> _Measured:
+    trajectory, index = _state(evidence, subject)
+    found = norm_growth(trajectory, subject.parameter, evidence.dataset, subject.tokens)[..., index]
+    time = float(trajectory.parameter_times[index])
+    return _mean_over_seeds(found, f"{subject.parameter}, {trajectory.name}, mean norm over that at the start", time)
+
+
+def _order_zero_accuracy(evidence: Evidence, subject: _Subject) -> _Measured:
+    options = _numbers_task(evidence.dataset)
+    values = {n: order_zero_accuracy(load_data(evidence.dataset.name, numbers=n)) for n in range(2, options + 1)}
+    least = min(values, key=lambda n: values[n])
+    return _Measured(values[least], f"{evidence.dataset.name}, N = 2 … {options}, least at N = {least}", None)
+
+
+def _numbers_task(dataset: Dataset) -> int:
+    """N of a task over numbers that its name and N determine. **Raises:** `UserError` for another dataset."""
+    numbers = dataset.provenance.get("numbers")
+    if not isinstance(numbers, int) or load_data(dataset.name, numbers=numbers).sizes != dataset.sizes:
+        raise UserError(f"dataset {dataset.name!r} is no task over numbers with its usual outputs")
+    return numbers
 
 
 def _fourier_peak(evidence: Evidence, subject: _Subject) -> _Measured:
@@ -401,7 +491,10 @@ def _rank(which: str) -> _Measure:
 def _label_law(which: str) -> _Measure:
     def measure(evidence: Evidence, subject: _Subject) -> _Measured:
         moment, time = _moment(evidence, subject)
-        values = getattr(label_law_agreement(moment, evidence.architecture, evidence.dataset), which)[..., 0, :]
+        agreement = label_law_agreement(moment, evidence.architecture, evidence.dataset)
+        values = getattr(agreement, which)[..., 0, :]
+        if subject.tokens:
+            values = values[..., [agreement.tokens.index(token) for token in subject.tokens]]
         # Tokens of a uniform law have no correlation, in any seed.
         defined = ~np.isnan(values).reshape(-1, values.shape[-1]).all(axis=0)
         scope = f"{moment.name}, mean over {defined.sum()} of {len(defined)} tokens"
@@ -492,10 +585,15 @@ _OF_A_FLOW: dict[str, _Measure] = {
 _OF_A_STATE: dict[str, _Measure] = {
     "signature-correlation-peak": _correlation_peak,
     "signature-correlation": _correlation,
+    "signature-correlation-drop": _correlation_drop,
     "signature-rank-correlation": _rank_correlation,
     "order-1-probe": _probe(1),
+    "order-1-probe-pairs": _probe(1, "pairs"),
     "order-2-probe": _probe(2),
     "order-1-gain": _order_one_gain,
+    "fourier-correlation": _fourier("of"),
+    "fourier-best": _fourier("best"),
+    "fourier-winner": _fourier("winner"),
     "fourier-peak": _fourier_peak,
     "effective-rank": _rank("entropy"),
     "participation-ratio": _rank("participation"),
@@ -504,14 +602,29 @@ _OF_A_STATE: dict[str, _Measure] = {
     "label-law-jsd": _label_law("jsd"),
     "attention-entropy": _attention_entropy,
     "attention-mass": _attention_mass,
+    "accuracy": _accuracy,
+    "accuracy-peak": _accuracy_peak,
+    "mean-cosine": _mean_cosine,
+    "group-contrast": _group_contrast,
+    "norm-growth": _norm_growth,
+    "order-0-accuracy": _order_zero_accuracy,
 }
 MEASURES: dict[str, _Measure] = {**_OF_A_FLOW, **_OF_A_STATE, "band-coverage": _band_coverage}
 _OF_ERROR_OVER_RATES = ("error-ratio", "error-slope")
 _OF_ROWS = (
     *("token-error", "procrustes-residual", "fourier-peak", "effective-rank", "participation-ratio"),
-    *("order-1-probe", "order-2-probe", "order-1-gain"),
+    *("order-1-probe", "order-1-probe-pairs", "order-2-probe", "order-1-gain"),
+    *("fourier-correlation", "fourier-best", "fourier-winner", "mean-cosine", "group-contrast", "norm-growth"),
 )
-_HIGHEST_ORDER = {"order-1-probe": 1, "order-1-gain": 1, "order-2-probe": 2}
+_HIGHEST_ORDER = {
+    **dict.fromkeys(("order-1-probe", "order-1-probe-pairs", "order-1-gain"), 1),
+    **dict.fromkeys(("fourier-correlation", "fourier-best", "fourier-winner"), 1),
+    "order-2-probe": 2,
+}
+# Whether a measure needs the claim's tokens, or may have them; of all others they are refused.
+_TOKENS_NEEDED = ("attention-mass", "group-contrast", "norm-growth")
+_TOKENS_ALLOWED = ("label-law-pearson", "label-law-kl", "label-law-jsd")
+_FREQUENCY_ALLOWED = ("fourier-correlation", "fourier-best", "fourier-winner")
 _WITHOUT_AGREEMENT = (*_OF_A_STATE, "last-good-time")
 
 
@@ -567,11 +680,26 @@ def _check_subject(experiment: Experiment, claim: ClaimSection) -> None:
         readout(architecture)
     if claim.measure.startswith("attention"):
         softmax_over_positions(architecture)
-    if (claim.measure == "attention-mass") != bool(claim.tokens):
-        raise UserError("attention-mass, and it alone, needs the key tokens: names of the tokens attended to")
+    if claim.measure in _TOKENS_NEEDED and not claim.tokens:
+        raise UserError("it needs the key tokens: names of the tokens that it is about")
+    if claim.tokens and claim.measure not in (*_TOKENS_NEEDED, *_TOKENS_ALLOWED):
+        raise UserError(f"it takes no tokens, unlike {', '.join((*_TOKENS_NEEDED, *_TOKENS_ALLOWED))}")
+    if claim.frequency is not None and claim.measure not in _FREQUENCY_ALLOWED:
+        raise UserError(f"it takes no frequency, unlike {', '.join(_FREQUENCY_ALLOWED)}")
+    if claim.measure in _FREQUENCY_ALLOWED:
+        _check_frequency(claim, dataset.n_tokens // 2)
+    if claim.measure == "order-0-accuracy":
+        _numbers_task(dataset)
     for token in claim.tokens:
         if token not in dataset.token_names:
             raise UserError(f"there is no token {token!r}; {nearest(token, dataset.token_names)}")
+
+
+def _check_frequency(claim: ClaimSection, highest: int) -> None:
+    if claim.measure == "fourier-correlation" and claim.frequency is None:
+        raise UserError("it needs the key frequency: the k of ρ_(1),k")
+    if (claim.frequency or 0) > highest:
+        raise UserError(f"the frequency is at most {highest}, half the number of tokens, found {claim.frequency}")
 
 
 def _training_key(experiment: Experiment) -> str:
@@ -593,7 +721,7 @@ def evaluate_claims(claims: Mapping[str, ClaimSection], evidence: Evidence, *, p
         flow = claim.flow or (next(iter(evidence.flows)) if of_flow else None)
         try:
             found = MEASURES[claim.measure](
-                evidence, _Subject(flow, claim.parameter or parameter, claim.at, tuple(claim.tokens))
+                evidence, _Subject(flow, claim.parameter or parameter, claim.at, tuple(claim.tokens), claim.frequency)
             )
         except UserError as error:
             found = _Measured(math.nan, str(error), None)

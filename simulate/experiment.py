@@ -322,6 +322,7 @@ class ClaimSection(_Section):
     flow: FlowKind | Annotated[str, Field(pattern=r"^order-\d+$")] | None = None
     parameter: str | None = None
     tokens: Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
+    frequency: Annotated[int, Field(ge=0)] | None = None
     at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     remark: str | None = None
     paper: str | None = None

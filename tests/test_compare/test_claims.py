@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from constructed import build
 
 from compare.claims import MEASURES, BandCoverage, Evidence, check_claims, evaluate_claims
 from compare.comparison import compare
+from compare.outcomes import order_zero_accuracy
 from compare.report import _boundary
 from compare.similarity import signature_correlation, signature_similarity
 from theory import architectures
@@ -62,10 +64,11 @@ def evidence():
 
 
 EVIDENCE = evidence()
+PEAK = int(EVIDENCE.correlations["training"].pearson.argmax())
 
 
 def claim(measure, **options):
-    defaults = {"flow": None, "parameter": None, "tokens": (), "at": None, "remark": None}
+    defaults = {"flow": None, "parameter": None, "tokens": (), "frequency": None, "at": None, "remark": None}
     return SimpleNamespace(**(defaults | {"measure": measure, "comparison": "<=", "threshold": 1.0} | options))
 
 
@@ -101,6 +104,16 @@ def judged(measure, **options):
         ("signature-correlation", {"at": 1.5}, EVIDENCE.correlations["training"].pearson[1]),
         ("signature-correlation", {"at": 1.5, "flow": "order-0"}, EVIDENCE.correlations["order-0"].pearson[1]),
         ("signature-rank-correlation", {"at": 2.0}, EVIDENCE.correlations["training"].spearman[2]),
+        ("signature-correlation-drop", {}, np.ptp(EVIDENCE.correlations["training"].pearson[[PEAK, -1]])),
+        ("signature-correlation-drop", {"at": TIMES[PEAK]}, 0.0),
+        # Equal logits: the first label, the sum 2, is right in one of 36 cases.
+        ("accuracy", {}, 1 / 36),
+        # Unit vectors 60 degrees apart: they sum to zero, so that the 15 pairs sum to −6 / 2.
+        ("mean-cosine", {}, -3 / 15),
+        # Neighbours have the cosine 0.5; with the other four each has −0.5, −1, −0.5, 0.5.
+        ("group-contrast", {"tokens": ("1", "2")}, 0.5 + 1.5 / 4),
+        ("norm-growth", {"tokens": ("4",)}, 1 / np.linalg.norm(states()[0]["E"][0, 3])),
+        ("fourier-winner", {"frequency": 3}, 3.0),
     ],
 )
 def test_measures_by_hand(measure, options, expected):
@@ -116,6 +129,9 @@ def test_the_other_measures_give_numbers_and_all_are_known():
         "procrustes-residual",
         "order-1-gain",
         "order-1-probe",
+        "order-1-probe-pairs",
+        "accuracy-peak",
+        "fourier-best",
     ):
         assert math.isfinite(judged(measure).measured), measure
     assert 0 < judged("procrustes-residual").measured < 0.1
@@ -124,7 +140,22 @@ def test_the_other_measures_give_numbers_and_all_are_known():
         assert judged(measure).verdict == "undefined", measure
     assert "order" in judged("order-2-probe").scope
     assert "0 of 6 tokens" in judged("label-law-pearson").scope
-    assert len(MEASURES) == 29
+    assert judged("accuracy-peak").measured >= judged("accuracy").measured
+    of = [judged("fourier-correlation", frequency=k).measured for k in range(4)]
+    winner = 1 + int(np.nanargmax(of[1:]))
+    assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
+    assert len(MEASURES) == 40
+
+
+def test_what_the_sum_of_order_zero_signatures_decides():
+    assert order_zero_accuracy(arithmetic.min_max(numbers=7)) == 1.0
+    # Modular addition has uniform signatures, which decide nothing; addition is decided at its ends.
+    assert order_zero_accuracy(arithmetic.mod(numbers=7)) == pytest.approx(0.0, abs=1e-12)
+    assert 0 < order_zero_accuracy(arithmetic.add(numbers=7)) < 0.5
+    (verdict,) = evaluate_claims(
+        {"it": claim("order-0-accuracy")}, replace(EVIDENCE, dataset=arithmetic.min_max(numbers=7)), parameter="E"
+    )
+    assert verdict.measured == 1.0 and "N = 2 … 7" in verdict.scope
 
 
 def test_a_verdict_carries_what_it_was_shown_on():
@@ -158,7 +189,11 @@ def test_a_verdict_carries_what_it_was_shown_on():
         ({"measure": "effective-rank", "parameter": "U"}, "no rows of tokens"),
         ({"measure": "order-2-probe"}, "no label signature of order 2"),
         ({"measure": "attention-mass"}, "needs the key tokens"),
-        ({"measure": "effective-rank", "tokens": ("1",)}, "it alone, needs the key tokens"),
+        ({"measure": "effective-rank", "tokens": ("1",)}, "takes no tokens, unlike attention-mass"),
+        ({"measure": "effective-rank", "frequency": 1}, "takes no frequency, unlike fourier"),
+        ({"measure": "fourier-correlation"}, "needs the key frequency"),
+        ({"measure": "fourier-best", "frequency": 4}, "at most 3"),
+        ({"measure": "order-0-accuracy"}, "no task over numbers with its usual outputs"),
         ({"measure": "attention-mass", "tokens": ("99",)}, "there is no token '99'"),
         ({"measure": "attention-entropy", "model": architectures.linear()}, "attends to nothing"),
         ({"measure": "label-law-kl", "model": architectures.emb_mlp()}, "reads something else"),
