@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
-from theory.errors import UserError
+from theory import cache_folder
+from theory.cache_folder import VARIABLE
 
-VARIABLE = "STAIRCASE_CACHE_DIR"
-_OFF = ("", "off", "0")
 _LIMIT = 2_000_000_000
 
 
 def default_directory() -> Path:
-    """Where the operating system keeps what may be thrown away: the user's cache directory."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "context-staircase" / "compiled"
+    """Where compiled programs are kept unless told otherwise."""
+    return cache_folder.default_directory("compiled")
 
 
 def enable(directory: str | os.PathLike[str] | None = None) -> Path | None:
@@ -39,21 +31,14 @@ def enable(directory: str | os.PathLike[str] | None = None) -> Path | None:
     import jax
 
     asked = os.environ.get(VARIABLE) if directory is None else os.fspath(directory)
-    if asked is not None and asked.lower() in _OFF:
+    if cache_folder.is_off(asked):
         return None
     known = getattr(jax.config, "jax_compilation_cache_dir", None)
     if asked is None and known:
         return Path(known)
     chosen = Path(asked) if asked is not None else default_directory()
-    try:
-        chosen.mkdir(parents=True, exist_ok=True)
-        writable = os.access(chosen, os.W_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        if asked is None:
-            return None
-        raise UserError(f"the cache directory {str(chosen)!r} cannot be written to; {VARIABLE}=off does without one.")
+    if cache_folder.usable(chosen, asked is not None) is None:
+        return None
     jax.config.update("jax_compilation_cache_dir", str(chosen))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     if _can_lock():

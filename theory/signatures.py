@@ -373,7 +373,7 @@ def trace_back(
     probability = np.bincount(of_label.ravel(), weights=weights, minlength=dataset.n_labels)
     rows = _rows(dataset, labels, probability, axis="label")
     every = np.arange(dataset.n_tokens)
-    all_rows = _Rows("token", every, dataset.token_names, (), np.ones(dataset.n_tokens))
+    all_rows = Rows("token", every, dataset.token_names, (), np.ones(dataset.n_tokens))
     places = [_Place(i, _distinct(dataset.length, i, 0), i, 1.0 / dataset.length) for i in range(dataset.length)]
     joint = _joint(dataset, "trace-back", 0, places, ("label",), all_rows, storage, memory)
     joint = joint.T.tocsr() if scipy.sparse.issparse(joint) else joint.T
@@ -486,7 +486,9 @@ class _Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rows:
+class Rows:
+    """The rows of a signature; fields as in `Signature`."""
+
     axis: str
     indices: np.ndarray
     names: tuple[str, ...]
@@ -519,9 +521,19 @@ def _signature(
     return _finish(dataset, kind, order, rows, modes, joint)
 
 
-def _rows(dataset: Dataset, wanted: Tokens, probability: np.ndarray, axis: str = "token") -> _Rows:
-    """Split the wanted symbols into those that occur and those that do not."""
+def _rows(dataset: Dataset, wanted: Tokens, probability: np.ndarray, axis: str = "token") -> Rows:
     names = dataset.token_names if axis == "token" else dataset.label_names
+    return choose_rows(names, wanted, probability, axis, f"dataset {dataset.name!r}")
+
+
+def choose_rows(names: tuple[str, ...], wanted: Tokens, probability: np.ndarray, axis: str, where: str) -> Rows:
+    """Split the wanted symbols into those that occur and those that do not.
+
+    **Arguments:** `names`: of all symbols; `wanted`: names or indices, None for all; `probability`: of each (symbol,);
+    `axis`: what they are, "token" or "label"; `where`: what holds them, as messages call it.
+
+    **Raises:** `UserError` for a symbol that does not exist, or when none of them occurs.
+    """
     if wanted is None:
         chosen = np.arange(len(names))
     else:
@@ -536,10 +548,9 @@ def _rows(dataset: Dataset, wanted: Tokens, probability: np.ndarray, axis: str =
     found = chosen[occurs]
     if not found.size:
         raise UserError(
-            f"none of the {axis}s wanted occurs in dataset {dataset.name!r}: "
-            f"{', '.join(missing[:5]) or 'the list is empty'}"
+            f"none of the {axis}s wanted occurs in {where}: {', '.join(missing[:5]) or 'the list is empty'}"
         )
-    return _Rows(axis, found, tuple(names[i] for i in found), missing, probability[found])
+    return Rows(axis, found, tuple(names[i] for i in found), missing, probability[found])
 
 
 def _symbol(axis: str, item: Any, names: Sequence[str], index: dict[str, int]) -> int:
@@ -560,7 +571,7 @@ def _joint(
     order: int,
     places: list[_Place],
     modes: tuple[str, ...],
-    rows: _Rows,
+    rows: Rows,
     storage: str,
     memory: int,
 ) -> Any:
@@ -604,7 +615,7 @@ def _joint(
 
 
 def _occurrences(
-    dataset: Dataset, place: _Place, rows: _Rows
+    dataset: Dataset, place: _Place, rows: Rows
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Chunks of (row, label, flat context, sample, weight), one entry per sample and context."""
     row_of = np.full(dataset.n_tokens, -1, dtype=np.int64)
@@ -646,7 +657,7 @@ def _first_occurrences(tokens: np.ndarray) -> np.ndarray:
     return first
 
 
-def _finish(dataset: Dataset, kind: str, order: int, rows: _Rows, modes: tuple[str, ...], joint: Any) -> Signature:
+def _finish(dataset: Dataset, kind: str, order: int, rows: Rows, modes: tuple[str, ...], joint: Any) -> Signature:
     """Divide by the rows' probabilities and attach the names."""
     if scipy.sparse.issparse(joint):
         # By hand: a sparse product would allocate an array as long as a row, V^m entries.
@@ -749,7 +760,7 @@ def _refuse_sparse(
     order: int,
     places: list[_Place],
     shape: Sequence[int],
-    rows: _Rows,
+    rows: Rows,
     memory: int,
 ) -> None:
     """Predict the entries of a sparse result, at most one per sample, place and context."""

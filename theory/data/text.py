@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy as np
 from theory.data import options
 from theory.data.dataset import Dataset
 from theory.data.reading import read_text
-from theory.errors import UserError, argument
+from theory.data.shipped import python_version, shipped_topics
+from theory.errors import UserError
 
 UNKNOWN = "<unk>"
 # A word (apostrophes inside), a number, or a run of one mark: rules and underlines count once.
@@ -64,7 +64,7 @@ def text(
         raise UserError(
             f"{n_windows:,} windows of length {window} would not fit in memory; take a larger stride than {step}"
         )
-    names = _kept(stream, size)
+    names = most_frequent(Counter(stream), size)
     index = {name: i for i, name in enumerate(names)}
     unknown = index.get(UNKNOWN, -1)
     ids = np.array([index.get(word, unknown) for word in stream], dtype=np.int64)
@@ -85,19 +85,11 @@ def text(
     )  # fmt: skip
 
 
-def _kept(stream: Iterable[str], size: int) -> tuple[str, ...]:
-    counts = Counter(stream)
+def most_frequent(counts: Mapping[str, int], size: int) -> tuple[str, ...]:
+    """The `size` most frequent words (ties by letters), followed by `<unk>` where that drops some."""
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return tuple(ranked) if len(ranked) <= size else (*ranked[:size], UNKNOWN)
 
 
 def _shipped_text() -> tuple[str, dict[str, Any]]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise UserError(
-            f"this Python does not ship pydoc_data.topics; name a text: {argument('path', '…', of='task')}"
-        ) from None
-    python = ".".join(str(part) for part in sys.version_info[:3])
-    content = "\n".join(topics[name] for name in sorted(topics))
-    return content, {"path": "pydoc_data.topics", "python": python}
+    return "\n".join(shipped_topics().values()), {"path": "pydoc_data.topics", "python": python_version()}

@@ -1,0 +1,16 @@
+"""Corpora: text of any size, counted into the signatures and moments of its tokens.
+
+from theory import corpus
+
+counts = corpus.count("texts/", tokenizer="word", distances=(1, 2), past=True)
+counts.next_token()["the"]
+"""
+
+from theory.corpus.counting import Request
+from theory.corpus.counts import Counts, Moments
+from theory.corpus.opening import Corpus, open_corpus
+from theory.corpus.tokenisers import Tokenizer
+from theory.corpus.whole import corpus_tokenizer as tokenizer
+from theory.corpus.whole import count, count_ids
+
+__all__ = ["Corpus", "Counts", "Moments", "Request", "Tokenizer", "count", "count_ids", "open_corpus", "tokenizer"]
