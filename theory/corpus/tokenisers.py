@@ -216,7 +216,8 @@ def _of_library(content: str, title: str, vocabulary: int | None) -> Library:
     numbers = loaded.get_vocab(with_added_tokens=True).values()
     if not numbers:
         raise UserError(f"{title!r} is a tokenizer without a vocabulary")
-    return _fitting(Library(content, title, max(numbers) + 1), vocabulary)  # type: ignore[return-value]
+    # Written anew, so that the layout of a file does not make another tokenizer of it.
+    return _fitting(Library(loaded.to_str(), title, max(numbers) + 1), vocabulary)  # type: ignore[return-value]
 
 
 def _fitting(found: Words | Bytes | Library, vocabulary: int | None) -> Tokenizer:
