@@ -26,7 +26,7 @@ from compare.comparison import (
     jsonable,
     learning_rate_convergence,
 )
-from compare.departures import departures
+from compare.drawing import draw, interactive, run_departures
 from compare.external import load_run
 from compare.optimisers import Optimiser
 from compare.report import ReportFigure, render
@@ -34,7 +34,6 @@ from compare.similarity import (
     SignatureCorrelation,
     SignatureSimilarity,
     embedding_parameter,
-    embeddings,
     signature_correlation,
     signature_similarity,
 )
@@ -45,7 +44,6 @@ from simulate.schedule import Schedule, time_of_step
 from simulate.trajectory import Trajectory, save_trajectories
 from theory.errors import NumericalFailure, UserError
 from theory.limits import check_steps
-from theory.signatures import cosine_similarity
 
 if TYPE_CHECKING:
     from simulate.experiment import Experiment
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
 VALIDITY_THRESHOLD = 0.01
 # From so many steps on, a training's time is estimated before it starts, from so many steps of trial.
 LONG_TRAINING, TRIAL = 20_000, 50
+# What the report's interactive figures show, in a run directory.
+INTERACTIVE = "interactive.json"
 
 
 @dataclass(frozen=True)
@@ -414,7 +414,7 @@ def shared_schedules(
 
 def write_comparison(directory: Path, run: ComparisonRun) -> dict[str, Any]:
     """Write a run directory: `experiment.toml`, `trajectories.nc`, `equations.tex`, `figures/`, `summary.json`,
-    `report.html`.
+    `interactive.json` (what the report's interactive figures show), `report.html`.
 
     **Returns:** the content of `summary.json`.
     """
@@ -429,6 +429,8 @@ def write_comparison(directory: Path, run: ComparisonRun) -> dict[str, Any]:
     captions = [{"name": name, "caption": caption} for name, (_, caption) in drawn.items()]
     seconds = {**run.seconds, "figures": time.perf_counter() - started}
     content = summary(run) | {"figures": captions, "seconds": seconds}
+    data = json.dumps(interactive(run), ensure_ascii=False, allow_nan=False)
+    (directory / INTERACTIVE).write_text(data + "\n", encoding="utf-8")
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     (directory / "summary.json").write_text(text + "\n", encoding="utf-8")
     (directory / "report.html").write_text(report_of(directory), encoding="utf-8")
@@ -436,7 +438,7 @@ def write_comparison(directory: Path, run: ComparisonRun) -> dict[str, Any]:
 
 
 def report_of(directory: Path) -> str:
-    """The HTML report of a run directory, from its `summary.json` and `figures/`.
+    """The HTML report of a run directory, from its `summary.json`, `figures/` and `interactive.json`.
 
     **Raises:** `UserError` when the directory is no run of `staircase compare`.
     """
@@ -455,7 +457,13 @@ def report_of(directory: Path) -> str:
         if not file.is_file():
             raise UserError(f"the figure {str(file)!r} is missing")
         shown.append(ReportFigure(entry["name"], file.read_bytes(), entry["caption"]))
-    return render(content, shown)
+    data = directory / INTERACTIVE
+    try:
+        # A run of an earlier version has none: its figures stand still.
+        interactive = json.loads(data.read_text(encoding="utf-8")) if data.is_file() else None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{str(data)!r} cannot be read: {error}") from error
+    return render(content, shown, interactive)
 
 
 def summary(run: ComparisonRun) -> dict[str, Any]:
@@ -465,6 +473,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
     shapes = architecture.shapes(experiment.sizes())
     sections = experiment.to_dict()
     task = sections["data"]["task"]
+    departed = run_departures(run)
     content |= {
         "kind": "comparison",
         "title": experiment.title or f"{architecture.name} on {dataset.name}",
@@ -505,7 +514,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
             for name, training in run.trainings.items()
         },
         "learning_rate_convergence": {kind: found.to_dict() for kind, found in run.convergences.items()},
-        "departures": _departures(run),
+        "departures": None if departed is None else departed.to_dict(),
         "noise": None if run.coverage is None else run.coverage.to_dict(),
         "signature_correlation": {name: found.to_dict() for name, found in run.correlations.items()},
         "equations": equation_lines(experiment),
@@ -522,15 +531,6 @@ def _question(run: ComparisonRun, task: str) -> str:
         return f"Do the embeddings of {name}, trained on {task}, follow the signatures of the data?"
     whose = "somebody else's training" if run.experiment.run is not None else "its SGD training"
     return f"How far do flows of {name} ({', '.join(run.flows)}) predict {whose} on {task}?"
-
-
-def _departures(run: ComparisonRun) -> dict[str, Any] | None:
-    """When the main training departs from each flow of a bounded signature order; None where there is none."""
-    comparison = run.comparisons.get(run.main.name)
-    agreements = [] if comparison is None else [a for a in comparison.agreements if a.name.startswith("order-")]
-    if not agreements:
-        return None
-    return departures(agreements, run.experiment.flow.departure, parameter=run.embedding).to_dict()
 
 
 def equation_lines(experiment: Experiment) -> list[dict[str, Any]]:
@@ -554,88 +554,6 @@ def equations_document(experiment: Experiment) -> str:
         else:
             parts.append(f"% The flow {kind} is the full gradient flow, by automatic differentiation.")
     return "\n\n".join(parts) + "\n"
-
-
-def draw(run: ComparisonRun) -> dict[str, tuple[figures.Figure, str]]:
-    """The figures of a run, by file name, each with the sentence that says how to read it."""
-    main = run.main
-    comparison = run.comparisons.get(main.name)
-    # A flow that does not predict the times of the training has no place on its axis.
-    flows = list(run.flows.values()) if comparison is not None else []
-    drawn: dict[str, tuple[figures.Figure, str]] = {}
-
-    if "loss" in main.series_names:
-        figure, (ax,) = figures.canvas()
-        figures.loss(ax, main, flows, run.band)
-        drawn["loss"] = (
-            figure,
-            (
-                f"Loss of {main.name} (wide grey line) and of each flow from the same initial arrays. A dashed line that "
-                "stays on the grey one predicts the training."
-            )
-            if flows
-            else f"Loss of {main.name}.",
-        )
-    if comparison is not None:
-        figure, (ax,) = figures.canvas()
-        figures.relative_error(ax, comparison, run.embedding)
-        drawn["relative-error"] = (
-            figure,
-            (
-                f"Relative error of the embeddings {run.embedding} of each flow against {main.name}, with the worst value "
-                "up to the time at which the trained loss has halved."
-            ),
-        )
-    figure, (ax,) = figures.canvas()
-    figures.norms(ax, main, flows, run.embedding)
-    drawn["embedding-norms"] = (
-        figure,
-        "Mean norm of the token embeddings, trained" + (" and predicted." if flows else "."),
-    )
-
-    correlations = [run.correlations[flow.name] for flow in flows]
-    figure, (ax,) = figures.canvas()
-    figures.correlation(ax, run.correlations[main.name], correlations)
-    drawn["signature-correlation"] = (
-        figure,
-        (
-            "How the similarity of embeddings follows the similarity of order-0 probability signatures, over pairs of tokens."
-        ),
-    )
-    moment = run.correlations[main.name].peak[1]
-    matrices = [("order-0 signature", run.similarity.matrix)]
-    matrices += [_similarity_at(run, flow, moment, f"{flow.name} flow") for flow in flows[:1]]
-    matrices += [_similarity_at(run, main, moment, main.name)]
-    figure, axes = figures.canvas(len(matrices), width=3.4, height=3.6)
-    figures.similarity_matrices(axes, matrices, run.similarity.token_names)
-    drawn["similarity"] = (
-        figure,
-        (
-            f"Cosine similarity of signatures{', of predicted' if flows else ''} and of trained embeddings, at the time of "
-            f"the training's peak, t = {moment:.4g}, or the last time before it."
-        ),
-    )
-    for kind, convergence in run.convergences.items():
-        figure, (ax,) = figures.canvas(width=5.0)
-        figures.learning_rate_error(ax, convergence)
-        drawn[f"learning-rate-{kind}"] = (
-            figure,
-            (
-                f"Error of the {kind} flow against training at each learning rate, at one time. A flow's own error is of first "
-                "order in η: slope 1. A flat line means that truncation, not the step size, limits the prediction."
-            ),
-        )
-    return drawn
-
-
-def _similarity_at(run: ComparisonRun, trajectory: Trajectory, moment: float, label: str) -> tuple[str, np.ndarray]:
-    """Embedding similarity at the last stored time ≤ `moment`, of the first seed where there are several."""
-    times = trajectory.parameter_times
-    index = int(np.flatnonzero(times <= moment * (1 + 1e-9))[-1])
-    rows = embeddings(trajectory, run.embedding)
-    if trajectory.seeds is not None:
-        rows, label = rows[0], f"{label}, seed {trajectory.seeds[0]}"
-    return f"{label}, t = {times[index]:.4g}", cosine_similarity(rows[index][run.similarity.tokens])
 
 
 def _mean(values: Any) -> float:

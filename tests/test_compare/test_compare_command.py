@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -93,6 +94,7 @@ def test_a_run_directory_is_whole(run):
         "equations.tex",
         "experiment.toml",
         "figures",
+        "interactive.json",
         "report.html",
         "summary.json",
         "trajectories.nc",
@@ -103,7 +105,10 @@ def test_a_run_directory_is_whole(run):
     starts = [trajectory.parameters(0)["E"].tobytes() for trajectory in trajectories.values()]
     assert len(set(starts)) == 1
     names = {path.stem for path in (run / "figures").iterdir()}
-    assert {"loss", "relative-error", "embedding-norms", "signature-correlation", "similarity"} <= names
+    assert names == {
+        *("loss", "relative-error", "embedding-norms", "signature-correlation", "similarity", "components"),
+        *("learning-rate-exact", "initial-scale-expanded"),
+    }
 
 
 def test_the_summary_holds_the_numbers_that_the_arrays_give(run):
@@ -138,6 +143,15 @@ def test_the_report_can_be_written_anew(run, tmp_path, capsys):
     assert "<math" in before and "Small &lt;addition&gt;" in before and "<SGD>" not in before
     assert main(["report", str(run), "-o", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == before
+    still = tmp_path / "still"
+    shutil.copytree(run, still)
+    (still / "interactive.json").unlink()
+    assert main(["report", str(still)]) == 0
+    without = (still / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in without and "<math" in without and 'id="interactive"' in before
+    (still / "interactive.json").write_text("{", encoding="utf-8")
+    assert main(["report", str(still)]) == 2
+    assert "interactive.json' cannot be read" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "no run directory" in capsys.readouterr().err
 

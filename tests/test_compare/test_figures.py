@@ -4,9 +4,15 @@ from constructed import build
 from matplotlib.axes import Axes
 
 from compare import figures
+from compare.alignment import order_alignments
 from compare.comparison import compare, learning_rate_convergence
+from compare.departures import departures
+from compare.initial_scale import initial_scale_convergence, right_hand_side_errors
 from compare.similarity import signature_correlation, signature_similarity
+from compare.spectra import principal_components, procrustes
 from theory.data import arithmetic
+from theory.errors import UserError
+from theory.evolution import derive
 
 TIMES = np.linspace(0.0, 10.0, 21)
 AXES = {"E": ("token", "embed")}
@@ -118,7 +124,12 @@ def test_seeds_are_drawn_as_a_band(runs):
     figure, axes = figures.canvas(2)
     figures.loss(axes[0], many, runs[1:])
     figures.norms(axes[1], many, runs[1:], "E")
-    assert "range over 2 seeds" in legend(axes[0])
+    assert "central 95 % of 2 seeds" in legend(axes[0]) and "95 % interval of their mean" in legend(axes[0])
+    shaded = axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose(shaded.max(), np.quantile(loss, 0.975, axis=0).max())
+    comparison = compare(many, runs[1])
+    figures.relative_error(axes[1], comparison, "E")
+    assert "central 95 % of 2 seeds, exact" in legend(axes[1])
 
 
 def test_files_depend_on_the_figure_alone(runs, tmp_path):
@@ -132,3 +143,106 @@ def test_files_depend_on_the_figure_alone(runs, tmp_path):
     assert contents[0] == contents[1]
     assert contents[0][0].startswith(b"\x89PNG") and b"<dc:date>" not in contents[0][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loss.png", "loss.svg"]
+
+
+def test_every_figure_gives_a_run_the_same_line(runs):
+    lines = figures.styles(["exact", "expanded"])
+    figure, axes = figures.canvas(4)
+    figures.loss(axes[0], runs[0], runs[2:], lines=lines)
+    figures.norms(axes[1], runs[0], runs[2:], "E", lines=lines)
+    figures.relative_error(axes[2], compare(runs[0], runs[2]), "E", lines=lines)
+    rows = runs[0]["E"].values[-1]
+    figures.components(axes[3], ("sgd", rows), [("expanded", rows)], list("abcdef"), lines=lines)
+    for ax in axes[:3]:
+        assert lines["expanded"].color in [line.get_color() for line in ax.lines]
+        assert lines["exact"].color not in [line.get_color() for line in ax.lines]
+    assert axes[3].lines[0].get_color() == lines["expanded"].color
+    many = figures.styles([f"flow-{i}" for i in range(12)])
+    assert len({(style.color, style.dash) for style in many.values()}) == 12
+
+
+def test_no_legend_lies_on_data(runs):
+    figure, (ax,) = figures.canvas()
+    figures.loss(ax, runs[0], runs[1:])
+    drawn(figure)
+    found = ax.get_legend()
+    assert found is not None
+    box, plot = found.get_window_extent(), ax.get_window_extent()
+    assert box.y1 < plot.y0 and box.y0 >= figure.bbox.y0 and box.x1 <= figure.bbox.x1
+    # Nor on the label of the axis.
+    assert box.y1 < ax.xaxis.label.get_window_extent().y0
+
+
+def test_components_are_drawn_in_the_frame_of_the_trained_ones_and_state_the_residual():
+    rng = np.random.default_rng(1)
+    trained = rng.normal(size=(9, 5)) * [5, 3, 1, 0.5, 0.2]
+    rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    moved = trained @ rotation + 7.0
+    noisy = moved + 0.1 * rng.normal(size=moved.shape)
+    figure, (ax,) = figures.canvas()
+    names = ["$a$", *map(str, range(8))]
+    assert figures.components(ax, ("sgd", trained), [("rotated", moved), ("noisy", noisy)], names) is ax
+    own, rotated, other = (np.asarray(points.get_offsets()) for points in ax.collections)
+    np.testing.assert_allclose(rotated, own, atol=1e-9)
+    assert 0 < np.abs(other - own).max() < 1
+    residual = procrustes(trained, noisy).residual
+    assert f"noisy: residual {residual:.3g}" in legend(ax)
+    assert f"{residual:.3g}" in ax.get_title(loc="left") and "Procrustes-aligned" in ax.get_title(loc="left")
+    share = principal_components(trained).explained[0]
+    assert f"{share:.1%}" in ax.get_xlabel()
+    assert "$a$" in [text.get_text() for text in ax.texts]
+    drawn(figure)
+
+
+def test_the_staircase_marks_departures_and_each_order(runs):
+    dataset = arithmetic.mod(numbers=6)
+    alignments = order_alignments(runs[0], dataset, embedding="E", orders=(0, 1), probes=4)
+    assert [len(found.times) for found in alignments] == [21, 4]
+    assert "1 − MSE" in alignments[0].measure and "held-out" in alignments[1].measure
+    orders = [
+        build(TIMES, {"E": run["E"].values}, run["loss"].values, axes=AXES, name=f"order-{i}")
+        for i, run in enumerate((runs[1], runs[0]))
+    ]
+    found = departures(compare(runs[0], *orders).agreements, 0.005, parameter="E")
+    figure, axes = figures.canvas(rows=2)
+    assert figures.staircase(axes, runs[0], alignments, found) is axes
+    assert f"departs from the order-0 flow: t = {float(found.times[0]):.4g}" in legend(axes[0])
+    assert "does not depart from the order-1 flow up to t = 10" in legend(axes[0])
+    marked = [line.get_xdata()[0] for line in axes[1].lines if list(line.get_ydata()) == [0, 1]]
+    assert marked[0] == pytest.approx(float(found.times[0]))
+    values = axes[1].lines[1].get_ydata()
+    np.testing.assert_array_equal(values, alignments[1].values)
+    assert f"peak {np.nanmax(values):.3f}" in legend(axes[1])
+    with pytest.raises(UserError, match="entries, more than"):
+        order_alignments(runs[0], arithmetic.mod(numbers=200), embedding="E", orders=[1])
+
+
+def test_error_against_the_initial_scale_has_the_slope_of_the_first_omitted_term(small, runs):
+    architecture, dataset, initial = small
+    equations = derive(architecture, 3)
+    found = right_hand_side_errors(equations, dataset, initial, parameter="E", name="expanded")
+    assert found is not None
+    further = derive(architecture, 6)["E"].degrees
+    omitted = min(degree for degree in further if degree not in equations["E"].degrees)
+    assert found.slope == pytest.approx(float(omitted - equations["E"].degrees[0]), abs=0.15)
+    figure, (ax,) = figures.canvas()
+    assert figures.initial_scale_error(ax, found) is ax
+    assert f"fitted slope {found.slope:.2f}, of the 4 smallest" in legend(ax)
+    assert right_hand_side_errors(derive(architecture), dataset, initial, parameter="E") is None
+
+    def off(scale):
+        return build(
+            TIMES, {"E": runs[0]["E"].values * (1 + 0.1 * scale**2)}, runs[0]["loss"].values, axes=AXES, name="cut"
+        )
+
+    trajectories = [(scale, runs[0], off(scale)) for scale in (0.4, 0.1, 0.2)]
+    found = initial_scale_convergence(trajectories, parameter="E")
+    assert found.scales == (0.1, 0.2, 0.4) and found.slope == pytest.approx(2.0, abs=1e-6)
+    figures.initial_scale_error(ax, found)
+    for wrong, message in (
+        (trajectories[:1], "two or more different"),
+        ([(-1.0, *trajectories[0][1:])], "positive"),
+        ([*trajectories, (0.3, runs[0], runs[1])], "one prediction and one reference"),
+    ):
+        with pytest.raises(UserError, match=message):
+            initial_scale_convergence(wrong, parameter="E")

@@ -1,80 +1,21 @@
+import base64
 import copy
+import hashlib
+import json
 import re
+import zlib
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+from constructed import build
+from report_pages import FIGURE, HOSTILE, SUMMARY, TIMES, data_of, runs, small_page
 
-from compare.report import ReportFigure, mathml, render
+from compare.report import interactive, mathml, render
 from theory.architectures import STOCK, load
+from theory.errors import UserError
 from theory.evolution import derive
 
-SUMMARY = {
-    "title": "Addition <script>alert(1)</script>",
-    "question": 'Does "the flow" & SGD agree?',
-    "claims": [
-        {
-            "claim": "E follows <b>SGD</b>",
-            "measure": "relative-error",
-            "scope": "E, flow exact, at t = 436",
-            "measured": 0.00055,
-            "threshold": 0.002,
-            "comparison": "<=",
-            "verdict": "holds",
-        },
-        {
-            "claim": "the error halves",
-            "measure": "error-ratio",
-            "scope": "E, flow exact",
-            "measured": 1.1,
-            "threshold": 1.7,
-            "comparison": ">=",
-            "verdict": "fails",
-        },
-    ],
-    "set_up": {
-        "architecture": {"name": "feed_forward", "activation": "gelu"},
-        "parameters": {"E": {"axes": ["token", "embed"], "shape": [20, 128], "size": 2560}},
-        "data": {"task": "add", "samples": 400, "exact": True},
-        "initial": {"gamma": 0.8, "seed": 0},
-        "training": {"learning_rate": [0.1], "batch": "full"},
-    },
-    "sizes": {"token": 20, "embed": 128},
-    "equations": [
-        {
-            "title": "cut-logits, degree 4",
-            "lines": [r"\frac{\mathrm{d} E_{\alpha}}{\mathrm{d} t} = \sum_{\nu} U_{\nu} \varphi_{\alpha}^{y;0}(\nu)"],
-        }
-    ],
-    "flows": {"exact": {"status": "completed", "message": None, "last_good_time": 600.0, "half_loss_time": None}},
-    "trainings": {
-        "sgd-0.1": {
-            "table": [{"prediction": "exact", "parameter": "<E>"}],
-            "status": "blow-up",
-            "message": "stopped <being> finite",
-            "last_good_time": 3.0,
-            "half_loss_time": [436.0, 437.0],
-        }
-    },
-    "signature_correlation": {
-        name: {"measure": "pearson", "peak": {"value": 0.998, "time": 480.0}, "note": ""}
-        for name in ("exact", "sgd-0.1")
-    },
-    "learning_rate_convergence": {
-        "exact": {
-            "parameter": "E",
-            "time": 436.0,
-            "learning_rates": [0.2, 0.1],
-            "errors": [0.0011, 0.00055],
-            "ratio_when_halved": [2.0],
-            "slope": 1.0,
-        }
-    },
-    "written": "2026-01-01T00:00:00+00:00",
-    "seeds": {"initial": 0, "training": [0]},
-    "versions": {"torch": "2"},
-    "seconds": {"training": 12.0},
-}
-FIGURE = ReportFigure("loss", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 'Loss of "x" <y>')
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
@@ -107,6 +48,7 @@ def test_the_page_is_whole_and_loads_nothing():
     assert html.startswith("<!doctype html>")
     assert {"math", "mfrac", "table", "figure", "nav", "main"} <= set(page.tags)
     assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
+    assert "script-src" not in html
     for tag, name, value in page.attributes:
         if name in ("src", "href", "srcset", "data", "action"):
             assert value.startswith(("data:", "#")), (tag, name, value)
@@ -180,3 +122,89 @@ def test_the_equations_of_every_stock_architecture_can_be_rendered(name):
         assert len(lines) >= len(architecture.parameters)
         for line in lines:
             assert mathml(line).startswith("<math")
+
+
+def test_the_policy_names_the_hashes_of_the_style_and_script_in_the_page():
+    html = small_page()
+    (policy,) = re.findall(r'content="(default-src[^"]*)"', html)
+    assert "unsafe" not in policy and "http" not in policy
+    inline = {"style-src": re.findall(r"<style>(.*?)</style>", html, re.DOTALL)}
+    inline["script-src"] = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    for directive, (content,) in inline.items():
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+    assert not re.search(r"\sstyle=|\son\w+=", re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL))
+
+
+def test_the_data_of_interactive_figures_cannot_leave_their_element():
+    html = small_page()
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert not set("<>&\u2028") & set(data)
+    assert json.loads(data)["matrices"]["tokens"] == list(HOSTILE)
+    assert html.count("<script") == 2 and "window.hacked" not in html.replace(data, "")
+    page = Page(html)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    described = {value for _, name, value in page.attributes if name in ("aria-describedby", "for")}
+    assert described <= set(ids)
+
+
+def decoded(entry, data, pairs):
+    """What page.js makes of the frames of a run."""
+    raw = np.frombuffer(zlib.decompress(base64.b64decode(entry)), np.uint8)
+    if data["levels"] > 255:
+        codes = raw.reshape(2, -1).T.copy().view("<u2").reshape(-1, pairs)
+    else:
+        codes = raw.reshape(-1, pairs)
+    codes = np.cumsum(codes, axis=0, dtype=codes.dtype)
+    values = data["low"] + (codes.astype(float) - 1) / (data["levels"] - 1) * (1 - data["low"])
+    return np.where(codes == 0, np.nan, values)
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_matrices_are_kept_to_half_a_step_of_the_quantisation(monkeypatch, fine):
+    if not fine:
+        monkeypatch.setattr(interactive, "_FINE", 10)
+    similarity, trainings, flows = runs()
+    # An embedding of zero has no cosine.
+    flows[0]["E"].values[2, 3] = 0.0
+    data = interactive.interactive_data(similarity, trainings[:1], flows, embedding="E")["matrices"]
+    assert data["levels"] == (65_535 if fine else 255)
+    step = (1 - data["low"]) / (data["levels"] - 1)
+    upper = np.triu_indices(7, k=1)
+    np.testing.assert_allclose(decoded(data["signature"], data, 21)[0], similarity.matrix[upper], atol=0.51 * step)
+    for entry, run in zip(data["runs"], (trainings[0], *flows), strict=True):
+        rows = run["E"].values
+        with np.errstate(invalid="ignore"):
+            unit = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+        wanted = np.array([(each @ each.T)[upper] for each in unit])
+        assert len(entry["times"]) == len(rows)
+        np.testing.assert_allclose(decoded(entry["frames"], data, 21), wanted, atol=0.51 * step)
+
+
+def test_times_and_tokens_are_thinned_and_what_does_not_fit_is_named(monkeypatch):
+    monkeypatch.setattr(interactive, "MATRIX_BYTES", 100)
+    data = data_of(*runs(), most_tokens=5, most_times=4)
+    assert data["times"] == [0.0, 15.0, 25.0, 40.0]
+    assert data["matrices"]["tokens"] == list(HOSTILE[:5])
+    notes = " ".join(data["matrices"]["notes"])
+    assert "5 of 7 tokens" in notes and "left out: they would make the page too large" in notes
+    assert len(data["matrices"]["runs"]) == 1
+    assert [panel["key"] for panel in data["panels"]] == ["loss", "error", "norm", "alignment"]
+
+
+def test_seeds_have_their_mean_and_band():
+    similarity, trainings, flows = runs()
+    members = np.stack([trainings[0]["E"].values, 1.5 * trainings[0]["E"].values])
+    loss = np.stack([trainings[0]["loss"].values, 3 * trainings[0]["loss"].values])
+    many = build(TIMES, {"E": members}, loss, axes={"E": ("token", "embed")}, name="sgd", seeds=(4, 5))
+    data = data_of(similarity, [many], flows[:1])
+    curve = data["panels"][0]["curves"][0]
+    values = {key: np.frombuffer(base64.b64decode(curve[key]), "<f4") for key in ("t", "v", "low", "high")}
+    np.testing.assert_allclose(values["v"], loss.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(values["low"], np.quantile(loss, 0.025, axis=0), rtol=1e-6)
+    assert data["matrices"]["runs"][0]["seed"] == 4
+    with pytest.raises(UserError, match="name of its own"):
+        data_of(similarity, [many, many], flows[:1])
+    with pytest.raises(UserError, match="need a training"):
+        interactive.interactive_data(similarity, [], embedding="E")

@@ -1,26 +1,23 @@
-"""One self-contained HTML page: the question, the equations, the numbers, the figures.
+"""The page: sections of a summary as HTML, style and script inline.
 
-The page loads nothing: figures are data URIs, equations are MathML, a content policy forbids the
-rest. Everything that comes from a user (names, questions, options) is escaped.
+The page loads nothing: figures are data URIs, equations are MathML, and a content policy forbids the rest; style and script
+run because the policy names their hashes. Everything that comes from a user (names, questions, options) is escaped, in the
+data of the interactive figures too. Without JavaScript everything but those figures is there.
 """
 
 from __future__ import annotations
 
 import base64
-import re
+import functools
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import Any
-from xml.etree import ElementTree
 
-from latex2mathml.converter import convert
-
-_MATHML = "http://www.w3.org/1998/Math/MathML"
-_ELEMENTS = frozenset(
-    "math mrow mi mn mo mtext ms mspace msub msup msubsup mfrac msqrt mroot mover munder munderover "
-    "mtable mtr mtd mpadded mphantom mstyle menclose mfenced merror mmultiscripts".split()
-)
+from compare.report.formulas import mathml
 
 
 @dataclass(frozen=True)
@@ -32,38 +29,13 @@ class ReportFigure:
     caption: str
 
 
-def mathml(latex: str) -> str:
-    """One LaTeX formula as display MathML.
-
-    **Raises:** `ValueError` naming the formula when it cannot be rendered faithfully: unbalanced
-    braces, an unknown command, anything that would not be well-formed MathML.
-    """
-    bare = re.sub(r"\\[\\{}]", "", latex)
-    if bare.count("{") != bare.count("}"):
-        raise ValueError(f"formula has unbalanced braces: {latex}")
-    try:
-        converted = convert(latex, display="block")
-    except Exception as error:
-        raise ValueError(f"formula cannot be rendered ({type(error).__name__}): {latex}") from error
-    try:
-        root = ElementTree.fromstring(converted)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"formula does not become MathML ({error}): {latex}") from error
-    for element in root.iter():
-        namespace, _, tag = element.tag.partition("}")
-        if namespace != "{" + _MATHML or tag not in _ELEMENTS:
-            raise ValueError(f"formula becomes {element.tag!r}, which is no MathML: {latex}")
-        if "\\" in (element.text or ""):
-            raise ValueError(f"formula uses the unknown command {element.text}: {latex}")
-        element.tag = tag
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def render(summary: Mapping[str, Any], figures: Sequence[ReportFigure]) -> str:
+def render(
+    summary: Mapping[str, Any], figures: Sequence[ReportFigure], interactive: Mapping[str, Any] | None = None
+) -> str:
     """The report of a run.
 
     **Arguments:** `summary`: the content of `summary.json` (see `compare.run.summary`); `figures`: in the
-    order in which they are shown.
+    order in which they are shown; `interactive`: from `compare.report.interactive_data`, None for a page without script.
 
     **Returns:** HTML text. **Raises:** `ValueError` when an equation cannot be rendered.
     """
@@ -76,26 +48,85 @@ def render(summary: Mapping[str, Any], figures: Sequence[ReportFigure]) -> str:
         ("figures", "Figures", _figures(figures)),
         ("provenance", "Provenance", _provenance(summary)),
     ]
-    navigation = "".join(f'<li><a href="#{key}">{name}</a></li>' for key, name, _ in sections)
+    scripts = ""
+    if interactive is not None:
+        sections.insert(1, ("interactive", "Over time", _interactive(interactive)))
+        script = _asset("page.js")
+        scripts = f'<script type="application/json" id="data">{_json(interactive)}</script><script>{script}</script>'
+    # What needs the script is shown by it.
+    hidden = {"interactive": " hidden data-needs-script"}
+    navigation = "".join(f'<li{hidden.get(key, "")}><a href="#{key}">{name}</a></li>' for key, name, _ in sections)
     body = "".join(
-        f'<section id="{key}" aria-labelledby="{key}-heading"><h2 id="{key}-heading">{name}</h2>{content}</section>'
+        f'<section id="{key}" aria-labelledby="{key}-heading"{hidden.get(key, "")}>'
+        f'<h2 id="{key}-heading">{name}</h2>{content}</section>'
         for key, name, content in sections
     )
     question = summary.get("question") or ""
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(interactive is not None)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style></head><body>"
         '<a class="skip" href="#main">Skip to the content</a>'
-        f"<header><h1>{escape(title)}</h1>"
+        + ('<button id="theme" class="theme" type="button" hidden>Theme: automatic</button>' if scripts else "")
+        + f"<header><h1>{escape(title)}</h1>"
         + (f'<p class="question">{escape(str(question))}</p>' if question else "")
         + f"<p>{_verdict_line(summary['claims'])}</p>"
         f'<nav aria-label="Sections"><ul>{navigation}</ul></nav></header>'
-        f'<main id="main">{body}</main></body></html>\n'
+        f'<main id="main">{body}</main>{scripts}</body></html>\n'
+    )
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    """A file of this package as it goes into the page."""
+    return "\n" + files("compare.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(script: bool) -> str:
+    """Nothing may be loaded; of inline code only ours, by its hash, may run."""
+
+    def allowed(name: str) -> str:
+        digest = hashlib.sha256(_asset(name).encode()).digest()
+        return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+    policy = f"default-src 'none'; img-src data:; style-src {allowed('page.css')}; base-uri 'none'; form-action 'none'"
+    return policy + (f"; script-src {allowed('page.js')}" if script else "")
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element it stands in, nor begin a comment there, whatever users have called their tokens."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _interactive(content: Mapping[str, Any]) -> str:
+    """Controls and places of the interactive figures; the script fills them."""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in content["matrices"]["notes"])
+    matrices = "".join(
+        f'<figure id="matrix-{role}"><label hidden>{role.capitalize()} <select></select></label>'
+        f'<div class="matrix" tabindex="0" role="application" aria-describedby="pair" '
+        f'aria-label="Similarity of the tokens, {role}: arrow keys move over pairs of tokens"><canvas></canvas></div>'
+        "<figcaption></figcaption></figure>"
+        for role in ("signature", "predicted", "trained")
+    )
+    return (
+        "<p>One moment for all figures: move the slider, click into a curve, or focus one and use the arrow keys.</p>"
+        '<div class="time"><label for="time">Time</label>'
+        '<input type="range" id="time" min="0" max="0" step="1" value="0" aria-describedby="time-text">'
+        '<output id="time-text" for="time" aria-live="off"></output><button id="play" type="button" hidden>Play</button></div>'
+        f'<h3>Similarity of tokens</h3><div class="matrices" id="matrices">{matrices}</div>'
+        '<p class="scale"><span id="scale-low"></span><canvas id="scale" role="img" '
+        'aria-label="Colours from the lowest cosine to 1"></canvas><span>1</span> cosine</p>'
+        f'<p><output id="pair" aria-live="polite"></output></p>{notes}'
+        '<h3>Curves</h3><fieldset class="switches"><legend>Runs</legend><div id="switch-runs"></div></fieldset>'
+        '<fieldset class="switches"><legend>Quantities</legend><div id="switch-panels"></div></fieldset>'
+        '<div class="panels" id="panels"></div>'
+        '<div id="tooltip" role="tooltip" hidden></div>'
     )
 
 
@@ -238,7 +269,9 @@ def _numbers(summary: Mapping[str, Any]) -> str:
 
 
 def _figures(figures: Iterable[ReportFigure]) -> str:
-    parts = []
+    parts = [
+        '<p id="too-old" hidden>This browser is too old for the figures that move; these stand still.</p>',
+    ]
     for figure in figures:
         data = base64.b64encode(figure.svg).decode("ascii")
         parts.append(
@@ -307,37 +340,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-_STYLE = """
-:root{--page:#fcfcfb;--ink:#1d1f21;--quiet:#5c6166;--line:#d9dcdf;--link:#0b5cad;--good:#18703a;
---bad:#b3261e;--card:#fff}
-@media (prefers-color-scheme:dark){:root{--page:#16181a;--ink:#e6e7e8;--quiet:#a3a9ae;--line:#383c40;
---link:#86bdf5;--good:#7bd398;--bad:#ff9c92;--card:#f4f4f2}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:62rem;background:var(--page);color:var(--ink);
-font:1rem/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
-h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.25rem;margin:2.5rem 0 .75rem}
-.question{font-size:1.1rem;color:var(--quiet);margin:.25rem 0 1rem}
-a{color:var(--link)}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
-.skip{position:absolute;left:-999px}.skip:focus{left:1rem;top:.5rem;background:var(--page);padding:.25rem}
-nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;list-style:none;padding:0;margin:1rem 0 0}
-.scroll{overflow-x:auto;margin:1rem 0}
-table{min-width:min(100%,34rem);border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}
-caption{text-align:left;color:var(--quiet);padding-bottom:.4rem}
-th,td{text-align:left;padding:.35rem .9rem .35rem 0;border-bottom:1px solid var(--line);
-vertical-align:top}
-thead th{color:var(--quiet);font-weight:600}tbody th{font-weight:500}
-.good{color:var(--good)}.bad{color:var(--bad)}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.3rem 1.25rem;margin:0 0 1rem}
-dt{color:var(--quiet)}dd{margin:0;overflow-wrap:anywhere}
-.equation{overflow-x:auto;padding:.35rem .25rem;border-bottom:1px solid var(--line)}
-.equation math{text-align:left}
-details{margin:1rem 0}summary{cursor:pointer;font-weight:600}
-figure{margin:1.5rem 0;padding:0}
-figure img{display:block;width:100%;height:auto;background:var(--card);border:1px solid var(--line);
-border-radius:6px;padding:.5rem}
-figcaption{color:var(--quiet);font-size:.92rem;margin-top:.4rem}
-code{font:.92em ui-monospace,SFMono-Regular,Menlo,monospace}
-@media print{nav,.skip{display:none}}
-"""

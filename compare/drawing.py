@@ -1,0 +1,213 @@
+"""The figures of a run of `staircase compare`: each is drawn where the run has what it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compare import figures
+from compare.alignment import OrderAlignment, order_alignments
+from compare.departures import Departures, departures
+from compare.initial_scale import ScaleConvergence, right_hand_side_errors
+from compare.report.interactive import MOST_TOKENS, interactive_data
+from compare.similarity import embeddings, signature_similarity
+from simulate.trajectory import Trajectory
+from theory.errors import UserError
+from theory.signatures import cosine_similarity
+
+if TYPE_CHECKING:
+    from compare.run import ComparisonRun
+
+# Samples up to which equations are evaluated at further initial scales.
+_MOST_SAMPLES = 20_000
+
+Drawn = dict[str, tuple[figures.Figure, str]]
+
+
+def draw(run: ComparisonRun) -> Drawn:
+    """The figures of a run, by file name, each with the sentence that says how to read it."""
+    lines = figures.styles(run.flows)
+    drawn: Drawn = {}
+    drawn |= _over_time(run, lines)
+    drawn |= _staircase(run)
+    drawn |= _states(run, lines)
+    drawn |= _slopes(run, lines)
+    return drawn
+
+
+def interactive(run: ComparisonRun) -> dict[str, Any]:
+    """What the report's interactive figures show of a run."""
+    # Of the most frequent tokens, where there are too many for a page.
+    similarity = signature_similarity(run.experiment.dataset(), at_most=MOST_TOKENS)
+    return interactive_data(
+        similarity,
+        list(run.trainings.values()),
+        predicted_flows(run),
+        embedding=run.embedding,
+        comparison=run.comparisons.get(run.main.name),
+        correlations=run.correlations,
+        lines=figures.styles(run.flows),
+    )
+
+
+def predicted_flows(run: ComparisonRun) -> list[Trajectory]:
+    """The flows that predict the times of the main training; another one has no place on its axis."""
+    return list(run.flows.values()) if run.main.name in run.comparisons else []
+
+
+def run_departures(run: ComparisonRun) -> Departures | None:
+    """When the main training departs from each flow of a bounded signature order; None where there is none."""
+    comparison = run.comparisons.get(run.main.name)
+    agreements = [] if comparison is None else [a for a in comparison.agreements if a.name.startswith("order-")]
+    if not agreements:
+        return None
+    return departures(agreements, run.experiment.flow.departure, parameter=run.embedding)
+
+
+def _over_time(run: ComparisonRun, lines: figures.Styles) -> Drawn:
+    main, flows = run.main, predicted_flows(run)
+    drawn: Drawn = {}
+    if "loss" in main.series_names:
+        figure, (ax,) = figures.canvas()
+        figures.loss(ax, main, flows, run.band, lines=lines)
+        caption = f"Loss of {main.name}."
+        if flows:
+            caption = (
+                f"Loss of {main.name} (wide grey line) and of each flow from the same initial arrays. A dashed line that "
+                "stays on the grey one predicts the training."
+            )
+        drawn["loss"] = (figure, caption)
+    comparison = run.comparisons.get(main.name)
+    if comparison is not None:
+        figure, (ax,) = figures.canvas()
+        figures.relative_error(ax, comparison, run.embedding, lines=lines)
+        caption = (
+            f"Relative error of the embeddings {run.embedding} of each flow against {main.name}, with the worst value up to "
+            "the time at which the trained loss has halved."
+        )
+        drawn["relative-error"] = (figure, caption)
+    figure, (ax,) = figures.canvas()
+    figures.norms(ax, main, flows, run.embedding, lines=lines)
+    caption = "Mean norm of the token embeddings, trained" + (" and predicted." if flows else ".")
+    drawn["embedding-norms"] = (figure, caption)
+    figure, (ax,) = figures.canvas()
+    figures.correlation(ax, run.correlations[main.name], [run.correlations[flow.name] for flow in flows], lines=lines)
+    caption = "How the similarity of embeddings follows that of order-0 probability signatures, over pairs of tokens."
+    drawn["signature-correlation"] = (figure, caption)
+    return drawn
+
+
+def _staircase(run: ComparisonRun) -> Drawn:
+    """Where flows up to a signature order were integrated: departures, and the alignment with the orders they stop at."""
+    found = run_departures(run)
+    if found is None:
+        return {}
+    figure, axes = figures.canvas(rows=2, width=7.0, height=3.8)
+    alignments = _alignments(run, max(found.times) + 1)
+    figures.staircase(axes, run.main, alignments, found)
+    caption = (
+        f"The staircase in time. Above, the loss of {run.main.name} and when it departs from flows in which embeddings see "
+        "signatures of so many context tokens; below, how well the embeddings align with the signatures of each order."
+    )
+    return {"staircase": (figure, caption)}
+
+
+def _alignments(run: ComparisonRun, highest: int) -> tuple[OrderAlignment, ...]:
+    """As many orders as exist, can be probed in seconds and have tokens enough; several seeds are left to order 0."""
+    dataset, found = run.experiment.dataset(), []
+    main = run.main if run.main.seeds is None else Trajectory(run.main.data.isel(seed=0))
+    for order in range(min(highest, dataset.length - 1, 2) + 1):
+        try:
+            chosen = run.main if order == 0 else main
+            found += order_alignments(chosen, dataset, embedding=run.embedding, orders=[order])
+        except UserError:
+            break
+    return tuple(found)
+
+
+def _states(run: ComparisonRun, lines: figures.Styles) -> Drawn:
+    """Embeddings at the time of the training's peak alignment."""
+    flows, moment = predicted_flows(run)[:1], run.correlations[run.main.name].peak[1]
+    trained = _rows_at(run, run.main, moment)
+    predicted = [_rows_at(run, flow, moment) for flow in flows]
+    labels = [f"{flow.name} flow" for flow in flows] + [_label(run.main)]
+    matrices = [("order-0 signature", run.similarity.matrix)]
+    for label, (time, rows) in zip(labels, [*predicted, trained], strict=True):
+        matrices.append((f"{label}, t = {time:.4g}", cosine_similarity(rows)))
+    figure, axes = figures.canvas(len(matrices), width=3.4, height=3.6)
+    figures.similarity_matrices(axes, matrices, run.similarity.token_names)
+    caption = (
+        f"Cosine similarity of signatures{', of predicted' if flows else ''} and of trained embeddings, at the time of the "
+        f"training's peak, t = {moment:.4g}, or the last time before it."
+    )
+    drawn: Drawn = {"similarity": (figure, caption)}
+    if flows and trained[1].shape[1] > 1:
+        figure, (ax,) = figures.canvas(width=6.4, height=6.0)
+        try:
+            pairs = [(flow.name, rows) for flow, (_, rows) in zip(flows, predicted, strict=True)]
+            figures.components(ax, (_label(run.main), trained[1]), pairs, run.similarity.token_names, lines=lines)
+        except UserError:
+            # Embeddings that are all the same have no components.
+            return drawn
+        caption = (
+            f"Principal components of the embeddings at t = {trained[0]:.4g}, predicted and trained in one frame: the "
+            "prediction is shifted and rotated onto the training (Procrustes), its residual stated."
+        )
+        drawn["components"] = (figure, caption)
+    return drawn
+
+
+def _slopes(run: ComparisonRun, lines: figures.Styles) -> Drawn:
+    drawn: Drawn = {}
+    for kind, convergence in run.convergences.items():
+        figure, (ax,) = figures.canvas(width=5.2)
+        figures.learning_rate_error(ax, convergence, color=lines[kind].color)
+        caption = (
+            f"Error of the {kind} flow against training at each learning rate, at one time. A flow's own error is of first "
+            "order in η: slope 1. A flat line means that truncation, not the step size, limits the prediction."
+        )
+        drawn[f"learning-rate-{kind}"] = (figure, caption)
+    for kind, convergence in scale_convergences(run).items():
+        figure, (ax,) = figures.canvas(width=5.2)
+        figures.initial_scale_error(ax, convergence, color=lines[kind].color)
+        caption = (
+            f"Error of the {kind} equation of {run.embedding} at the start, when the initial parameters of this run are "
+            "scaled by ε (ε = 1: as they are). The slope is the gap in degree between the leading term and the first one "
+            "left out."
+        )
+        drawn[f"initial-scale-{kind}"] = (figure, caption)
+    return drawn
+
+
+def scale_convergences(run: ComparisonRun) -> dict[str, ScaleConvergence]:
+    """By flow: the error of each truncated equation against the scale of the initial parameters.
+
+    Left out for data that are too many to go through once more for each scale, and for a run without its start.
+    """
+    experiment, found = run.experiment, {}
+    dataset = experiment.dataset()
+    if dataset.n_samples > _MOST_SAMPLES or run.main.parameter_times[0] > 0:
+        return found
+    main = run.main if run.main.seeds is None else Trajectory(run.main.data.isel(seed=0))
+    for kind in run.flows:
+        equations = getattr(experiment.field(kind), "equations", None)
+        if equations is None:
+            continue
+        convergence = right_hand_side_errors(equations, dataset, main.parameters(0), parameter=run.embedding, name=kind)
+        if convergence is not None:
+            found[kind] = convergence
+    return found
+
+
+def _rows_at(run: ComparisonRun, trajectory: Trajectory, moment: float) -> tuple[float, np.ndarray]:
+    """Time and embeddings at the last stored time ≤ `moment`, of the first seed where there are several."""
+    times = trajectory.parameter_times
+    index = int(np.flatnonzero(times <= moment * (1 + 1e-9))[-1])
+    rows = embeddings(trajectory, run.embedding)
+    rows = rows if trajectory.seeds is None else rows[0]
+    return float(times[index]), rows[index][run.similarity.tokens]
+
+
+def _label(trajectory: Trajectory) -> str:
+    return trajectory.name if trajectory.seeds is None else f"{trajectory.name}, seed {trajectory.seeds[0]}"
