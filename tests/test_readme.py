@@ -10,7 +10,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 def test_python_blocks_run(capsys) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out

@@ -214,42 +214,132 @@ def table(
 
 
 def signatures(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A task, a data file, or FILE.py:FUNCTION.")],
-    order: Annotated[int, typer.Option(help="The order m: how many context tokens.")] = 0,
-    kind: Annotated[Literal["label", "co-occurrence"], typer.Option(help="Which signature.")] = "label",
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="A task, a data file, or FILE.py:FUNCTION.", show_default=False)
+    ] = None,
+    order: Annotated[
+        int | None,
+        typer.Option(help="Of a task: the order m, how many context tokens; 0 by default.", show_default=False),
+    ] = None,
+    kind: Annotated[
+        Literal["label", "co-occurrence", "next-token", "previous-token", "skip-gram", "prefix", "prefix-set"] | None,
+        typer.Option(
+            help="Which signature. Of a task label (the default) or co-occurrence; of a corpus next-token (the default) or "
+            "one of the others; prefix is the token in the past.",
+            show_default=False,
+        ),
+    ] = None,
     option: Options = None,
     token: Annotated[list[str] | None, typer.Option(help="Only this token; may be repeated.")] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="In place of a task: a text or JSON Lines file (.gz, .zst), a folder of them, a saved Hugging Face data set, "
+            "or cpython for the text that Python ships.",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Of a corpus: word (the default), byte, bpe (trained on it), tokenizer.json, words.txt."),
+    ] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="Of a corpus: how many words are kept, or tokens made; 1000 by default.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Of a corpus: positions of a window, for prefix and prefix-set; 32 by default.")
+    ] = None,
+    distance: Annotated[int | None, typer.Option(help="Of a corpus: k of skip-gram; 1 by default.")] = None,
+    weighting: Annotated[
+        Literal["position", "pair"] | None,
+        typer.Option(help="Of a corpus: prefix pairs weigh 1/s (position, the default) or alike (pair)."),
+    ] = None,
+    documents: Annotated[
+        Literal["file", "line"] | None,
+        typer.Option(help="Of a corpus: what one document is in a text file; file by default."),
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Of a corpus: the key of the text in JSON Lines and data sets; text by default.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a corpus: count it on the workers of this Dask scheduler."),
+    ] = None,
     format: Annotated[Literal["table", "json", "npz"], typer.Option(help="How to print.")] = "table",
     output: Output = None,
 ) -> None:
-    """Print the probability signatures of a task's tokens."""
-    from theory.data import load
-    from theory.signatures import cooccurrence_signature, label_signature
-
+    """Print the probability signatures of a task's or a corpus's tokens."""
     if format == "npz" and output is None:
         raise UserError("--format npz needs a file to write: -o FILE.")
-    dataset = load(task, **parse_options(option or ()))
-    make = label_signature if kind == "label" else cooccurrence_signature
-    signature = make(dataset, order, token or None)
+    of_corpus = {
+        "tokenizer": tokenizer,
+        "vocabulary": vocabulary,
+        "length": length,
+        "distance": distance,
+        "weighting": weighting,
+        "documents": documents,
+        "field": field,
+        "scheduler": scheduler,
+    }
+    given = {name: value for name, value in of_corpus.items() if value is not None}
+    if (task is None) == (corpus is None):
+        raise UserError("signatures are those of a TASK or of a --corpus PATH; give one of them.")
+    if corpus is not None:
+        from theory.corpus import signature as corpus_signature
+
+        if order is not None or option:
+            wrong = "--order" if order is not None else "--option"
+            raise UserError(f"{wrong} is a task's; the order of a corpus's signature follows from its --kind.")
+        signature = corpus_signature(corpus, kind or "next-token", token or None, told=_told_progress(), **given)
+    else:
+        from theory.data import load
+        from theory.signatures import cooccurrence_signature, label_signature
+
+        if given:
+            raise UserError(f"--{next(iter(given))} is a corpus's; a TASK takes none.")
+        if kind not in (None, "label", "co-occurrence"):
+            raise UserError(f"--kind {kind} is a corpus's; of a TASK choose label or co-occurrence.")
+        assert task is not None
+        dataset = load(task, **parse_options(option or ()))
+        make = cooccurrence_signature if kind == "co-occurrence" else label_signature
+        signature = make(dataset, order or 0, token or None)
     if format == "table":
         _write(_signature_table(signature), output)
     elif format == "json":
         _write(json.dumps(signature.labelled() | {"data": signature.array.tolist()}, ensure_ascii=False), output)
     else:
-        import numpy as np
-
         assert output is not None
-        buffer = io.BytesIO()
-        names = {mode: np.array(names) for mode, names in zip(signature.modes, signature.mode_names, strict=True)}
-        np.savez_compressed(
-            buffer,
-            signature=signature.array,
-            tokens=np.array(signature.tokens),
-            probability=signature.probability,
-            modes=np.array(signature.modes),
-            **names,  # pyright: ignore[reportArgumentType]
-        )
-        write_atomically(output, buffer.getvalue())
+        write_atomically(output, _signature_arrays(signature))
+
+
+def _told_progress() -> Any:
+    """Prints how many tokens were counted, where somebody can see it."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda tokens, size: typer.echo(f"\r{tokens:,} tokens counted", err=True, nl=False)
+
+
+def _signature_arrays(signature: Signature) -> bytes:
+    """The content of an .npz file; a sparse signature in the arrays of `scipy.sparse.save_npz`, (row, modes flattened)."""
+    import numpy as np
+
+    names = {mode: np.array(names) for mode, names in zip(signature.modes, signature.mode_names, strict=True)}
+    if signature.is_sparse:
+        matrix = signature.matrix
+        values = {part: getattr(matrix, part) for part in ("data", "indices", "indptr")}
+        values |= {"shape": np.array(matrix.shape), "format": np.array(b"csr"), "_is_array": np.array(True)}
+    else:
+        values = {"signature": signature.array}
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        **values,  # pyright: ignore[reportArgumentType]
+        tokens=np.array(signature.tokens),
+        probability=signature.probability,
+        modes=np.array(signature.modes),
+        **names,  # pyright: ignore[reportArgumentType]
+    )
+    return buffer.getvalue()
 
 
 def errata(
@@ -375,20 +465,19 @@ def _signature_table(signature: Signature) -> str:
     import numpy as np
 
     shown = 8
+    sizes = signature.shape[1:]
     lines = [f"{signature.kind} signature of order {signature.order}, modes ({', '.join(signature.modes)})"]
     width = max(map(len, (*signature.tokens, "token")))
     lines.append(f"{'token':<{width}}  P(token)  largest entries")
-    for token, probability in zip(signature.tokens, signature.probability, strict=True):
-        row = signature[token]
-        flat = row.ravel()
-        order = np.argsort(-flat, kind="stable")[: shown + 1]
-        order = order[flat[order] > 0]
+    for number, (token, probability) in enumerate(zip(signature.tokens, signature.probability, strict=True)):
+        places, values = signature.row(number)
+        largest = np.argsort(-values, kind="stable")[: shown + 1]
         entries = []
-        for position in order[:shown]:
-            place = np.unravel_index(position, row.shape)
+        for i in largest[:shown]:
+            place = np.unravel_index(places[i], sizes)
             names = [names[int(i)] for names, i in zip(signature.mode_names, place, strict=True)]
-            entries.append(f"{','.join(names)}: {flat[position]:.4f}")
-        more = "  …" if len(order) > shown else ""
+            entries.append(f"{','.join(names)}: {values[i]:.4f}")
+        more = "  …" if len(largest) > shown else ""
         lines.append(f"{token:<{width}}  {probability:8.4f}  {'  '.join(entries)}{more}")
     if signature.missing:
         lines.append(f"never occurring, hence without a signature: {', '.join(signature.missing)}")

@@ -85,6 +85,14 @@ class Signature:
         values = self.matrix[[row], :].toarray()[0] if self.is_sparse else self.matrix[row]
         return values.reshape(self.shape[1:])
 
+    def row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where row `number` is not zero, counted over its modes flattened in C order, and the values there."""
+        if self.is_sparse:
+            here = slice(self.matrix.indptr[number], self.matrix.indptr[number + 1])
+            return self.matrix.indices[here], self.matrix.data[here]
+        values = self.matrix[number].ravel()
+        return np.flatnonzero(values), values[values != 0]
+
     def __repr__(self) -> str:
         modes = ", ".join(f"{m}={n}" for m, n in zip(self.modes, self.shape[1:], strict=True))
         storage = "sparse" if self.is_sparse else "dense"

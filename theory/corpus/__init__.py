@@ -8,9 +8,21 @@ counts.next_token()["the"]
 
 from theory.corpus.counting import Request
 from theory.corpus.counts import Counts, Moments
+from theory.corpus.kinds import signature
 from theory.corpus.opening import Corpus, open_corpus
 from theory.corpus.tokenisers import Tokenizer
 from theory.corpus.whole import corpus_tokenizer as tokenizer
 from theory.corpus.whole import count, count_ids
 
-__all__ = ["Corpus", "Counts", "Moments", "Request", "Tokenizer", "count", "count_ids", "open_corpus", "tokenizer"]
+__all__ = [
+    "Corpus",
+    "Counts",
+    "Moments",
+    "Request",
+    "Tokenizer",
+    "count",
+    "count_ids",
+    "open_corpus",
+    "signature",
+    "tokenizer",
+]

@@ -189,6 +189,8 @@ class Counts:
         modes: tuple[str, ...] = ("label",),
     ) -> Signature:
         sums = np.asarray(table.sum(axis=1)).ravel()
+        if not sums.any():
+            raise UserError(f"the documents of {self._of()} are too short for a {kind} signature")
         rows = choose_rows(self.names, tokens, sums / sums.sum(), axis, f"corpus {self._of()}")
         matrix = table[rows.indices].astype(np.float64)
         matrix.data /= np.repeat(sums[rows.indices], np.diff(matrix.indptr))

@@ -18,6 +18,8 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 DOCUMENTS = ("file", "line")
+# How the text that CPython ships is called where a path is asked for.
+SHIPPED = "cpython"
 # Documents of about this many bytes make one shard.
 SHARD = 1 << 26
 
@@ -95,7 +97,8 @@ def open_corpus(source: Any = None, *, documents: str = "file", field: str = "te
     - `source`: a text file or JSON Lines (.jsonl, .ndjson; either may be compressed by gzip or Zstandard); a folder, of
       which all files ending in .txt, .text, .md, .rst, .jsonl, .ndjson (.gz, .zst) are read, in order of their paths, each
       file and folder once; a folder written by `datasets.Dataset.save_to_disk`; a `datasets.Dataset` or any other
-      collection of texts or of rows; a `Corpus`; by default the English text that CPython ships, about 75,000 words.
+      collection of texts or of rows; a `Corpus`; by default, or as "cpython", the English text that CPython ships, about
+      75,000 words.
     - `documents`: what one document is in a text file, "file" or "line". In JSON Lines and rows it is one line or row.
     - `field`: the key of the text in JSON Lines and rows.
 
@@ -105,7 +108,7 @@ def open_corpus(source: Any = None, *, documents: str = "file", field: str = "te
         return source
     if documents not in DOCUMENTS:
         raise UserError(f"documents cannot be {documents!r}; {nearest(str(documents), DOCUMENTS)}")
-    if source is None:
+    if source is None or (source == SHIPPED and not os.path.exists(SHIPPED)):
         rows = shipped()
         return Corpus(rows.title, (rows,))
     if not isinstance(source, str | os.PathLike):
