@@ -23,7 +23,7 @@ Of embeddings, those of the training or of a flow that the claim names:
   undefined); `signature-rank-correlation`: Spearman's at the time.
 - `signature-correlation-drop`: its maximum up to the time, less its value there.
 - `order-1-probe`, `order-2-probe`: correlation of fitted probes with tokens held out, at the time (`compare.probes`);
-  `order-1-probe-pairs`: with pairs of tokens held out.
+  `order-1-probe-pairs`, `order-2-probe-pairs`: with pairs of tokens held out; `order-2-advantage`: the second less the first.
 - `fourier-correlation`: ρ_(1),k of the claim's `frequency` k; `fourier-best`: the largest over k ≥ `frequency` (1 by default);
   `fourier-winner`: the k that has it.
 - `accuracy`: at the time, and `accuracy-peak`: its maximum; `mean-cosine`: of two embeddings; `group-contrast`: mean cosine
@@ -214,8 +214,8 @@ _Measure = Callable[[Evidence, _Subject], _Measured]
 def _worst_relative_error(evidence: Evidence, subject: _Subject) -> _Measured:
     agreement = evidence.agreements[subject.flow or ""]
     until = _until(evidence, subject, agreement)
-    reached = float(agreement.times[agreement.times <= until][-1])
-    error = agreement.worst_error(subject.parameter, until=until)
+    reached = float(agreement.times[_index(agreement.times, until)])
+    error = agreement.worst_error(subject.parameter, until=reached)
     scope = f"{subject.parameter}, flow {subject.flow}, largest over 0 ≤ t ≤ {reached:.4g}"
     return _Measured(error, scope, (float(agreement.times[0]), reached))
 
@@ -397,6 +397,12 @@ def _probe(order: int, hold_out: HoldOut = "tokens") -> _Measure:
     return measure
 
 
+def _order_two_advantage(evidence: Evidence, subject: _Subject) -> _Measured:
+    first, second = (_probe(order, "pairs")(evidence, subject) for order in (1, 2))
+    scope = f"{second.value:.4g} of order 2 less {first.value:.4g} of order 1, {second.scope}"
+    return _Measured(second.value - first.value, scope, second.times)
+
+
 def _order_one_gain(evidence: Evidence, subject: _Subject) -> _Measured:
     moment, time = _moment(evidence, subject)
     found = similarity_decomposition(moment, evidence.dataset, embedding=subject.parameter, orders=(0, 1))
@@ -554,7 +560,8 @@ def _until(evidence: Evidence, subject: _Subject, agreement: Agreement) -> float
 
 
 def _index(times: np.ndarray, until: float) -> int:
-    return int((times <= until).nonzero()[0][-1])
+    # Times are products like 31400 · 0.001, which differ from what a file states by rounding.
+    return int((times <= until + 1e-9 * abs(until)).nonzero()[0][-1])
 
 
 def _span(agreement: Agreement) -> tuple[float, float]:
@@ -590,6 +597,8 @@ _OF_A_STATE: dict[str, _Measure] = {
     "order-1-probe": _probe(1),
     "order-1-probe-pairs": _probe(1, "pairs"),
     "order-2-probe": _probe(2),
+    "order-2-probe-pairs": _probe(2, "pairs"),
+    "order-2-advantage": _order_two_advantage,
     "order-1-gain": _order_one_gain,
     "fourier-correlation": _fourier("of"),
     "fourier-best": _fourier("best"),
@@ -613,13 +622,20 @@ MEASURES: dict[str, _Measure] = {**_OF_A_FLOW, **_OF_A_STATE, "band-coverage": _
 _OF_ERROR_OVER_RATES = ("error-ratio", "error-slope")
 _OF_ROWS = (
     *("token-error", "procrustes-residual", "fourier-peak", "effective-rank", "participation-ratio"),
-    *("order-1-probe", "order-1-probe-pairs", "order-2-probe", "order-1-gain"),
+    *(
+        "order-1-probe",
+        "order-1-probe-pairs",
+        "order-2-probe",
+        "order-2-probe-pairs",
+        "order-2-advantage",
+        "order-1-gain",
+    ),
     *("fourier-correlation", "fourier-best", "fourier-winner", "mean-cosine", "group-contrast", "norm-growth"),
 )
 _HIGHEST_ORDER = {
     **dict.fromkeys(("order-1-probe", "order-1-probe-pairs", "order-1-gain"), 1),
     **dict.fromkeys(("fourier-correlation", "fourier-best", "fourier-winner"), 1),
-    "order-2-probe": 2,
+    **dict.fromkeys(("order-2-probe", "order-2-probe-pairs", "order-2-advantage"), 2),
 }
 # Whether a measure needs the claim's tokens, or may have them; of all others they are refused.
 _TOKENS_NEEDED = ("attention-mass", "group-contrast", "norm-growth")

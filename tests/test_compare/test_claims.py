@@ -103,6 +103,8 @@ def judged(measure, **options):
         ("signature-correlation-peak", {}, EVIDENCE.correlations["training"].peak[0]),
         ("signature-correlation", {"at": 1.5}, EVIDENCE.correlations["training"].pearson[1]),
         ("signature-correlation", {"at": 1.5, "flow": "order-0"}, EVIDENCE.correlations["order-0"].pearson[1]),
+        # A time stated in a file is a saved one up to rounding.
+        ("signature-correlation", {"at": 2.0 - 1e-12}, EVIDENCE.correlations["training"].pearson[2]),
         ("signature-rank-correlation", {"at": 2.0}, EVIDENCE.correlations["training"].spearman[2]),
         ("signature-correlation-drop", {}, np.ptp(EVIDENCE.correlations["training"].pearson[[PEAK, -1]])),
         ("signature-correlation-drop", {"at": TIMES[PEAK]}, 0.0),
@@ -144,7 +146,7 @@ def test_the_other_measures_give_numbers_and_all_are_known():
     of = [judged("fourier-correlation", frequency=k).measured for k in range(4)]
     winner = 1 + int(np.nanargmax(of[1:]))
     assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
-    assert len(MEASURES) == 40
+    assert len(MEASURES) == 42
 
 
 def test_what_the_sum_of_order_zero_signatures_decides():
@@ -188,6 +190,8 @@ def test_a_verdict_carries_what_it_was_shown_on():
         ({"measure": "departure-time", "flow": "exact"}, "up to a signature order"),
         ({"measure": "effective-rank", "parameter": "U"}, "no rows of tokens"),
         ({"measure": "order-2-probe"}, "no label signature of order 2"),
+        ({"measure": "order-2-advantage"}, "no label signature of order 2"),
+        ({"measure": "order-2-probe-pairs"}, "no label signature of order 2"),
         ({"measure": "attention-mass"}, "needs the key tokens"),
         ({"measure": "effective-rank", "tokens": ("1",)}, "takes no tokens, unlike attention-mass"),
         ({"measure": "effective-rank", "frequency": 1}, "takes no frequency, unlike fourier"),
