@@ -290,7 +290,10 @@ def signatures(
         if order is not None or option:
             wrong = "--order" if order is not None else "--option"
             raise UserError(f"{wrong} is a task's; the order of a corpus's signature follows from its --kind.")
-        signature = corpus_signature(corpus, kind or "next-token", token or None, told=_told_progress(), **given)
+        told = _progress if sys.stderr.isatty() else None
+        signature = corpus_signature(corpus, kind or "next-token", token or None, told=told, **given)
+        if told:
+            typer.echo("\r" + " " * 40 + "\r", err=True, nl=False)
     else:
         from theory.data import load
         from theory.signatures import cooccurrence_signature, label_signature
@@ -312,11 +315,8 @@ def signatures(
         write_atomically(output, _signature_arrays(signature))
 
 
-def _told_progress() -> Any:
-    """Prints how many tokens were counted, where somebody can see it."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda tokens, size: typer.echo(f"\r{tokens:,} tokens counted", err=True, nl=False)
+def _progress(tokens: int, size: int) -> None:
+    typer.echo(f"\r{tokens:,} tokens counted", err=True, nl=False)
 
 
 def _signature_arrays(signature: Signature) -> bytes:

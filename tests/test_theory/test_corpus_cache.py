@@ -57,6 +57,10 @@ def test_a_second_count_is_read_from_disk_and_equal_to_the_bit(texts, tmp_path, 
     assert reads.blocks == 4
     corpus.count(tmp_path / "moved", cache=False, **WANTED)
     assert reads.blocks == 5
+    for kind, v in (("word", 5), ("byte", 256), ("word", 5)):
+        assert len(corpus.count(tmp_path / "moved", kind).names) == v
+    for size in (2, 3):
+        assert corpus.count(tmp_path / "moved", vocabulary=size).tables["distance 1"].shape == (size + 1, size + 1)
 
 
 def test_documents_count_and_not_only_their_text(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from theory.corpus import cluster, whole
 from theory.errors import UserError
 
 distributed = pytest.importorskip("distributed", reason="clusters need the package distributed")
+dask = pytest.importorskip("dask", reason="clusters need the package dask")
 WANTED = dict(distances=(1, 3), length=6, past=True, moments=True, prefix_set=["a"], shard=20_000)
 
 
@@ -33,9 +34,9 @@ def texts(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def local():
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a killed worker is told at length
-    # In processes of their own, whose ports are free ones; no dashboard.
+    # In processes of their own, all ports free ones: several test sessions may run on one machine.
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=logging.CRITICAL
     ) as found:
         yield found
 
@@ -90,6 +91,34 @@ def test_a_killed_worker_loses_nothing(texts, local, monkeypatch):
     thread.join()
     assert victims and len(finished) == len(corpus.open_corpus(texts).shards(20_000))
     assert found.equals(expected)
+
+
+def dies(part, made, request):
+    """What a part does that no worker survives."""
+    os._exit(1)
+
+
+def test_a_part_that_no_worker_survives_is_told(texts, monkeypatch):
+    monkeypatch.setattr(whole, "_read_part", dies)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=logging.CRITICAL
+        ) as local,
+        pytest.raises(
+            UserError, match="workers of the cluster died over and over while reading one part; the last was"
+        ),
+    ):
+        corpus.count(texts, "byte", scheduler=local.scheduler_address)
+
+
+def test_a_scheduler_without_workers_is_told(texts, monkeypatch):
+    monkeypatch.setattr(cluster, "PATIENCE", 0.5)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as local,
+        pytest.raises(UserError, match="the scheduler at '.*' has no worker"),
+    ):
+        corpus.count(texts, "byte", scheduler=local.scheduler_address)
 
 
 def test_a_mistake_in_the_text_is_told_as_on_one_machine(texts, local, tmp_path):

@@ -80,7 +80,7 @@ def test_over_a_cluster(capfd):
     distributed = pytest.importorskip("distributed", reason="clusters need the package distributed")
     assert run("signatures --corpus texts --kind prefix") == 0
     expected = capfd.readouterr().out
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as local:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as local:
         address = local.scheduler.address
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("STAIRCASE_CACHE_DIR", "off")

@@ -133,10 +133,17 @@ def test_a_vocabulary_that_does_not_match(tmp_path):
 
 
 def test_more_different_words_than_fit_are_refused(monkeypatch):
-    monkeypatch.setattr(tokenisers, "LETTERS", 10_000)
+    monkeypatch.setattr(tokenisers, "MOST_WORDS", 500)
     texts = [" ".join(f"w{chr(97 + i)}{chr(97 + j)}" for i in range(26)) for j in range(26)]
-    with pytest.raises(UserError, match="different words, too many to count in memory; use tokenizer='byte'"):
+    with pytest.raises(
+        UserError, match="more than 500 different words, too many to count in memory; use tokenizer='byte'"
+    ):
         corpus.count(texts)
+
+
+def test_encoded_data_does_not_make_giant_words():
+    found = words("a" * 1000 + " " + "7" * 600 + " " + "b'" * 50)
+    assert max(map(len, found)) <= 9 * 257 and "".join(found[:4]) == "a" * 1000
 
 
 def test_counts_of_words_in_a_corpus_are_those_of_its_text():

@@ -12,7 +12,7 @@ from typing import Any
 
 from theory.errors import UserError
 
-# Seconds within which a scheduler must answer.
+# Seconds within which a scheduler must answer, and have a worker.
 PATIENCE = 10
 
 
@@ -23,12 +23,16 @@ def results(
 
     **Arguments:** `scheduler`: the address of a Dask scheduler ("tcp://host:8786") or a `distributed.Client`.
 
-    **Raises:** what the function raises (`UserError`); `UserError` where no scheduler answers, its workers lack this
-    package, or several of them died over one part.
+    **Raises:** what the function raises (`UserError`); `UserError` where no scheduler answers, it has no worker, its workers
+    lack this package, or several of them died over one part.
     """
     with _client(scheduler) as client:
         import distributed
 
+        try:
+            client.wait_for_workers(1, timeout=PATIENCE)
+        except TimeoutError:
+            raise UserError(f"the scheduler at {client.scheduler.address!r} has no worker") from None
         # Made by a task, hence made again should the only worker that holds it die; data sent by scatter would be lost.
         shared = [client.submit(_itself, each, pure=False) for each in common]
         futures = [client.submit(function, part, *shared, pure=False) for part in parts]

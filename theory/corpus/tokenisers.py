@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 from collections import Counter
@@ -22,8 +21,8 @@ from theory.errors import UserError, argument, nearest
 
 KINDS = ("word", "byte", "bpe")
 VOCABULARY = 1000
-# All different words of a corpus together may be this long; beyond, memory would follow the corpus.
-LETTERS = 1 << 28
+# More different words than this are not counted: memory would follow the corpus (here about 1 GB of usual words).
+MOST_WORDS = 10_000_000
 # The largest vocabulary: pairs of tokens are numbered in 63 bits, and tokens in 31.
 LARGEST = 1 << 24
 
@@ -168,19 +167,19 @@ def count_words(corpus: Corpus) -> Counter[str]:
     **Raises:** `UserError` when the different words would not fit in memory.
     """
     counts: Counter[str] = Counter()
-    checked, letters = 0, 0
     for text in corpus.texts():
         counts.update(words(text))
-        # Words are added at the end, so that only the new ones are measured.
-        if len(counts) > checked:
-            letters += sum(len(word) + 60 for word in itertools.islice(counts, checked, None))
-            checked = len(counts)
-        if letters > LETTERS:
-            raise UserError(
-                f"corpus {corpus.name!r} holds more than {checked:,} different words, too many to count in memory; "
-                f"use {argument('tokenizer', 'byte')} or a tokenizer's file"
-            )
+        check_size(counts, corpus)
     return counts
+
+
+def check_size(counts: Counter[str], corpus: Corpus) -> None:
+    """Refuse more different words than fit in memory. **Raises:** `UserError`."""
+    if len(counts) > MOST_WORDS:
+        raise UserError(
+            f"corpus {corpus.name!r} holds more than {MOST_WORDS:,} different words, too many to count in memory; "
+            f"use {argument('tokenizer', 'byte')} or a tokenizer's file"
+        )
 
 
 def word_vocabulary(counts: Counter[str], size: int, corpus: Corpus) -> tuple[str, ...]:

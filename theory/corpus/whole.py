@@ -24,6 +24,7 @@ from theory.corpus.tokenisers import (
     Library,
     Tokenizer,
     Words,
+    check_size,
     count_words,
     tokenizer_of,
     train_bpe,
@@ -33,8 +34,9 @@ from theory.corpus.tokenisers import (
 from theory.data.text import UNKNOWN
 from theory.errors import UserError, nearest
 
-# A count under way is kept this often (seconds).
+# A count under way is kept this often (seconds), and less often where that takes more than a twentieth of the time.
 CHECKPOINT = 60.0
+_SHARE = 20
 
 Told = Callable[[int, int], None] | None
 
@@ -155,6 +157,7 @@ def corpus_tokenizer(
         counts: Counter[str] = Counter()
         for part in results(count_words, corpus.shards(shard), (), scheduler):
             counts.update(part)
+            check_size(counts, corpus)
     words = word_vocabulary(counts, size, corpus)
     kept.keep_text(key, json.dumps(words))
     return Words(words)
@@ -184,14 +187,16 @@ def _read(corpus: Corpus, made: Tokenizer, request: Request, kept: Cache, key: s
     """Count on this machine, from the last checkpoint on."""
     begun, start = kept.progress(key) or (None, None)
     counting = Counting(len(made.names), request, begun)
-    last = time.monotonic()
+    last, pause = time.monotonic(), CHECKPOINT
     for block in blocks(corpus, made, start):
         counting.add(block.ids, block.starts)
         if told is not None:
             told(counting.tokens, corpus.size)
-        if kept.folder is not None and time.monotonic() - last > CHECKPOINT:
+        begun_at = time.monotonic()
+        if kept.folder is not None and begun_at - last > pause:
             kept.keep_progress(key, counting.progress(), block.after)
             last = time.monotonic()
+            pause = max(CHECKPOINT, _SHARE * (last - begun_at)) if CHECKPOINT else 0.0
     return counting.progress()
 
 

@@ -18,8 +18,9 @@ from theory.data.shipped import python_version, shipped_topics
 from theory.errors import UserError
 
 UNKNOWN = "<unk>"
-# A word (apostrophes inside), a number, or a run of one mark: rules and underlines count once.
-_TOKEN = re.compile(r"([^\W\d_]+(?:['’][^\W\d_]+)*|\d+)|([^\w\s]|_)\2*")
+# A word (apostrophes inside), a number, or a run of one mark: rules and underlines count once. What is longer than any word,
+# such as encoded data, is cut, so that a vocabulary's memory does not follow it.
+_TOKEN = re.compile(r"([^\W\d_]{1,256}(?:['’][^\W\d_]{1,256}){0,8}|\d{1,256})|([^\w\s]|_)\2*")
 
 
 def words(text: str) -> list[str]:
