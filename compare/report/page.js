@@ -619,6 +619,7 @@
       if (now !== width) redrawAll();
       width = now;
     }).observe(byId("interactive"));
+    document.documentElement.dataset.opened = performance.now().toFixed(0);
     document.documentElement.dataset.ready = "yes";
   }
 
