@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.comparison import jsonable
 from compare.probes import probe_correlation
-from compare.similarity import signature_correlation, signature_similarity
+from compare.similarity import SignatureCorrelation, signature_correlation, signature_similarity
 from simulate.trajectory import Trajectory
 from theory.data.dataset import Dataset
 from theory.errors import UserError
@@ -34,6 +34,12 @@ class OrderAlignment:
     measure: str
     times: np.ndarray
     values: np.ndarray
+
+    @classmethod
+    def of_correlation(cls, correlation: SignatureCorrelation) -> OrderAlignment:
+        """The alignment with order 0."""
+        name = "ρ₍₀₎, Pearson" if correlation.measure == "pearson" else "1 − MSE, Pearson undefined"
+        return cls(0, name, correlation.times, getattr(correlation, correlation.measure))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -59,9 +65,7 @@ def order_alignments(
     for order in orders:
         if order == 0:
             correlation = signature_correlation(trajectory, signature_similarity(dataset), embedding=embedding)
-            pearson = correlation.measure == "pearson"
-            name = "ρ₍₀₎, Pearson" if pearson else "1 − MSE, Pearson undefined"
-            found.append(OrderAlignment(0, name, correlation.times, getattr(correlation, correlation.measure)))
+            found.append(OrderAlignment.of_correlation(correlation))
             continue
         entries = dataset.n_tokens ** (order + 1) * dataset.n_labels
         if entries > MOST_ENTRIES:

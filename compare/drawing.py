@@ -30,7 +30,7 @@ def draw(run: ComparisonRun) -> Drawn:
     lines = figures.styles(run.flows)
     drawn: Drawn = {}
     drawn |= _over_time(run, lines)
-    drawn |= _staircase(run)
+    drawn |= _staircase(run, lines)
     drawn |= _states(run, lines)
     drawn |= _slopes(run, lines)
     return drawn
@@ -98,14 +98,14 @@ def _over_time(run: ComparisonRun, lines: figures.Styles) -> Drawn:
     return drawn
 
 
-def _staircase(run: ComparisonRun) -> Drawn:
+def _staircase(run: ComparisonRun, lines: figures.Styles) -> Drawn:
     """Where flows up to a signature order were integrated: departures, and the alignment with the orders they stop at."""
     found = run_departures(run)
     if found is None:
         return {}
     figure, axes = figures.canvas(rows=2, width=7.0, height=3.8)
     alignments = _alignments(run, max(found.times) + 1)
-    figures.staircase(axes, run.main, alignments, found)
+    figures.staircase(axes, run.main, alignments, found, lines=lines)
     caption = (
         f"The staircase in time. Above, the loss of {run.main.name} and when it departs from flows in which embeddings see "
         "signatures of so many context tokens; below, how well the embeddings align with the signatures of each order."
@@ -115,12 +115,11 @@ def _staircase(run: ComparisonRun) -> Drawn:
 
 def _alignments(run: ComparisonRun, highest: int) -> tuple[OrderAlignment, ...]:
     """As many orders as exist, can be probed in seconds and have tokens enough; several seeds are left to order 0."""
-    dataset, found = run.experiment.dataset(), []
+    dataset, found = run.experiment.dataset(), [OrderAlignment.of_correlation(run.correlations[run.main.name])]
     main = run.main if run.main.seeds is None else Trajectory(run.main.data.isel(seed=0))
-    for order in range(min(highest, dataset.length - 1, 2) + 1):
+    for order in range(1, min(highest, dataset.length - 1, 2) + 1):
         try:
-            chosen = run.main if order == 0 else main
-            found += order_alignments(chosen, dataset, embedding=run.embedding, orders=[order])
+            found += order_alignments(main, dataset, embedding=run.embedding, orders=[order])
         except UserError:
             break
     return tuple(found)

@@ -25,7 +25,10 @@ from compare.figures.style import (
 from compare.similarity import SignatureCorrelation, embedding_norms
 from simulate.trajectory import Trajectory
 
-_TRAINED_LINE = {"color": TRAINED, "linewidth": 5, "alpha": 0.6}
+
+def _trained_line(series: np.ndarray) -> dict:
+    """Wide, so that what predicts it can lie on it; less so over a band of seeds, which it would hide."""
+    return {"color": TRAINED, "linewidth": 5 if series.ndim == 1 else 2.5, "alpha": 0.6}
 
 
 def loss(
@@ -43,7 +46,7 @@ def loss(
     """
     own = _series(trained, "loss")
     label = f"{trained.name} (trained): {_halves(trained.times, own)}"
-    ax.plot(trained.times, middle(own), label=label, **_TRAINED_LINE)
+    ax.plot(trained.times, middle(own), label=label, **_trained_line(own))
     shade_seeds(ax, trained.times, own)
     for prediction, style in _styled(predictions, lines):
         series = _series(prediction, "loss")
@@ -111,7 +114,9 @@ def norms(
         linewidth=0,
         label="range over tokens, trained",
     )
-    ax.plot(times, mean, label=f"{trained.name} (trained): {mean[-1]:.4g} at t = {times[-1]:.4g}", **_TRAINED_LINE)
+    ax.plot(
+        times, mean, label=f"{trained.name} (trained): {mean[-1]:.4g} at t = {times[-1]:.4g}", **_trained_line(mean)
+    )
     for prediction, style in _styled(predictions, lines):
         predicted = embedding_norms(prediction, parameter).mean(axis=-1)
         at = prediction.parameter_times
@@ -137,7 +142,7 @@ def correlation(
     value, time = trained.peak
     series = getattr(trained, measure)
     label = f"{trained.name} (trained): peak {value:.4f} at t = {time:.4g}"
-    ax.plot(trained.times, middle(series), label=label, **_TRAINED_LINE)
+    ax.plot(trained.times, middle(series), label=label, **_trained_line(series))
     shade_seeds(ax, trained.times, series)
     for prediction, style in _styled(predictions, lines):
         value, time = prediction.peak

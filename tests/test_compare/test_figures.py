@@ -213,6 +213,11 @@ def test_the_staircase_marks_departures_and_each_order(runs):
     values = axes[1].lines[1].get_ydata()
     np.testing.assert_array_equal(values, alignments[1].values)
     assert f"peak {np.nanmax(values):.3f}" in legend(axes[1])
+    figure, axes = figures.canvas(rows=2)
+    lines = figures.styles(["exact", "order-0"])
+    figures.staircase(axes, runs[0], alignments, found, lines=lines)
+    colours = [line.get_color() for line in axes[1].lines[:2]]
+    assert colours[0] == lines["order-0"].color and colours[1] not in [style.color for style in lines.values()]
     with pytest.raises(UserError, match="entries, more than"):
         order_alignments(runs[0], arithmetic.mod(numbers=200), embedding="E", orders=[1])
 
