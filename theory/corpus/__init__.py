@@ -13,6 +13,7 @@ from theory.corpus.opening import Corpus, open_corpus
 from theory.corpus.tokenisers import Tokenizer
 from theory.corpus.whole import corpus_tokenizer as tokenizer
 from theory.corpus.whole import count, count_ids
+from theory.corpus.windows import windows
 
 __all__ = [
     "Corpus",
@@ -25,4 +26,5 @@ __all__ = [
     "open_corpus",
     "signature",
     "tokenizer",
+    "windows",
 ]

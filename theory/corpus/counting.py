@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.corpus.pairs import MOST_TOKENS, PairCount, Table, WeightedCount
+from theory.corpus.pairs import HIGH, LOW, MOST_TOKENS, PARTS, PairCount, Table, WeightedCount
 from theory.errors import UserError, argument
 
 # Blocks are looked at in stretches of this many tokens, which bounds what is made besides the counts.
@@ -31,7 +31,7 @@ class Request:
     - `distances`: k of the pairs (x_s, x_{s+k}); 1, the neighbours, is always among them.
     - `length`: L of the windows.
     - `past`: pairs (x_i, x_{s+1}) for i ≤ s in the window, as often as they occur and weighted by 1/s.
-    - `present`: pairs (x_s, x_i) for i ≤ s in the window, likewise: what M of the moments needs.
+    - `present`: pairs (x_s, x_i) for i ≤ s in the window, weighted by 1/s: what M of the moments needs.
     - `chosen`: token numbers α of which triples (α = x_s, x_{s+1}, β ∈ {x_1 … x_{s−1}}) are counted.
     """
 
@@ -87,8 +87,8 @@ class Counting:
         tables = begun.tables
         self._distant = {k: PairCount(n_tokens, n_tokens, tables.get(f"distance {k}")) for k in request.distances}
         self._weighted = {
-            name: WeightedCount(n_tokens, n_tokens, request.length, _parts_of(tables, name))
-            for name, wanted in (("past", request.past), ("present", request.present))
+            name: WeightedCount(n_tokens, n_tokens, request.length, parts, _parts_of(tables, name))
+            for name, parts, wanted in (("past", PARTS, request.past), ("present", (HIGH, LOW), request.present))
             if wanted
         }
         rows = len(request.chosen) * n_tokens

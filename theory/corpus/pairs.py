@@ -147,14 +147,22 @@ class PairCount:
 
 
 class WeightedCount:
-    """How often each pair (row, column) occurs, and the sum of its weights 1/s.
+    """The sum of weights 1/s of each pair (row, column), and how often it occurs.
 
-    **Arguments:** as for `PairCount`; `longest`: the largest s; `begun`: tables by `PARTS`.
+    **Arguments:** as for `PairCount`; `longest`: the largest s; `parts`: which of `PARTS` are wanted; `begun`: tables by
+    part.
     """
 
-    def __init__(self, rows: int, columns: int, longest: int, begun: dict[str, Table] | None = None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        longest: int,
+        parts: tuple[str, ...] = PARTS,
+        begun: dict[str, Table] | None = None,
+    ) -> None:
         self._shape = rows, columns
-        self._stacks = {part: _Stack(rows, columns) for part in PARTS}
+        self._stacks = {part: _Stack(rows, columns) for part in parts}
         for part, table in (begun or {}).items():
             self._stacks[part].add(table)
         self._weights = weight_of(np.arange(1, longest + 1))
@@ -174,11 +182,11 @@ class WeightedCount:
                 self._flush()
 
     def total(self) -> dict[str, Table]:
-        """The tables so far, by `PARTS`."""
+        """The tables so far, by part."""
         self._flush()
-        found = {part: stack.total() for part, stack in self._stacks.items()}
-        high, low = carried(found[HIGH], found[LOW])
-        return {COUNT: canonical(found[COUNT]), HIGH: high, LOW: low}
+        found = {part: canonical(stack.total()) for part, stack in self._stacks.items()}
+        found[HIGH], found[LOW] = carried(found[HIGH], found[LOW])
+        return found
 
     def _flush(self) -> None:
         if not self._filled:
@@ -194,8 +202,8 @@ class WeightedCount:
         }
         # Carried at once, so that thousands of blocks can be added before a low part could overflow.
         made[HIGH], made[LOW] = carried(made[HIGH], made[LOW])
-        for part, table in made.items():
-            self._stacks[part].add(table)
+        for part, stack in self._stacks.items():
+            stack.add(made[part])
         self._filled = 0
 
 
