@@ -126,13 +126,12 @@ def _alignments(run: ComparisonRun, highest: int) -> tuple[OrderAlignment, ...]:
 
 
 def _states(run: ComparisonRun, lines: figures.Styles) -> Drawn:
-    """Embeddings at the time of the training's peak alignment."""
+    """Embeddings at one time: their similarity at the training's peak alignment, their components at the end."""
     flows, moment = predicted_flows(run)[:1], run.correlations[run.main.name].peak[1]
-    trained = _rows_at(run, run.main, moment)
-    predicted = [_rows_at(run, flow, moment) for flow in flows]
-    labels = [f"{flow.name} flow" for flow in flows] + [_label(run.main)]
+    shown = [(f"{flow.name} flow", flow) for flow in flows] + [(_label(run.main), run.main)]
     matrices = [("order-0 signature", run.similarity.matrix)]
-    for label, (time, rows) in zip(labels, [*predicted, trained], strict=True):
+    for label, trajectory in shown:
+        time, rows = _rows_at(run, trajectory, moment)
         matrices.append((f"{label}, t = {time:.4g}", cosine_similarity(rows)))
     figure, axes = figures.canvas(len(matrices), width=3.4, height=3.6)
     figures.similarity_matrices(axes, matrices, run.similarity.token_names)
@@ -140,21 +139,26 @@ def _states(run: ComparisonRun, lines: figures.Styles) -> Drawn:
         f"Cosine similarity of signatures{', of predicted' if flows else ''} and of trained embeddings, at the time of the "
         f"training's peak, t = {moment:.4g}, or the last time before it."
     )
-    drawn: Drawn = {"similarity": (figure, caption)}
-    if flows and trained[1].shape[1] > 1:
-        figure, (ax,) = figures.canvas(width=6.4, height=6.0)
-        try:
-            pairs = [(flow.name, rows) for flow, (_, rows) in zip(flows, predicted, strict=True)]
-            figures.components(ax, (_label(run.main), trained[1]), pairs, run.similarity.token_names, lines=lines)
-        except UserError:
-            # Embeddings that are all the same have no components.
-            return drawn
-        caption = (
-            f"Principal components of the embeddings at t = {trained[0]:.4g}, predicted and trained in one frame: the "
-            "prediction is shifted and rotated onto the training (Procrustes), its residual stated."
-        )
-        drawn["components"] = (figure, caption)
-    return drawn
+    return {"similarity": (figure, caption)} | _components(run, flows, lines)
+
+
+def _components(run: ComparisonRun, flows: list[Trajectory], lines: figures.Styles) -> Drawn:
+    """Of embeddings with two dimensions at least that are not all the same, and a flow to hold against them."""
+    if not flows:
+        return {}
+    last = min(run.main.parameter_times[-1], flows[0].parameter_times[-1])
+    time, trained = _rows_at(run, run.main, last)
+    predicted = [(flow.name, _rows_at(run, flow, time)[1]) for flow in flows]
+    figure, (ax,) = figures.canvas(width=6.4, height=6.0)
+    try:
+        figures.components(ax, (_label(run.main), trained), predicted, run.similarity.token_names, lines=lines)
+    except UserError:
+        return {}
+    caption = (
+        f"Principal components of the embeddings at t = {time:.4g}, predicted and trained in one frame: the prediction is "
+        "shifted and rotated onto the training (Procrustes), its residual stated."
+    )
+    return {"components": (figure, caption)}
 
 
 def _slopes(run: ComparisonRun, lines: figures.Styles) -> Drawn:

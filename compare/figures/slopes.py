@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from compare.comparison import Convergence
 from compare.figures.style import PREDICTED, TRAINED, finish, percent
@@ -61,6 +62,10 @@ def _points(ax: Axes, x: np.ndarray, errors: np.ndarray, color: str) -> None:
     spread = max(float(np.ptp(np.log(errors))) * 1.25, float(np.ptp(np.log(x))))
     centre = (math.log(errors.min()) + math.log(errors.max())) / 2
     ax.set_ylim(math.exp(centre - 0.6 * spread), math.exp(centre + 0.6 * spread))
+    if spread < math.log(100):
+        # Powers of ten alone would leave one tick or none.
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
 
 
 def _fitted(ax: Axes, x: np.ndarray, errors: np.ndarray, slope: float, label: str) -> None:

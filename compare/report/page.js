@@ -606,7 +606,6 @@
       byId("too-old").hidden = false;
       return;
     }
-    byId("interactive").hidden = false;
     document.querySelectorAll("[data-needs-script]").forEach((element) => { element.hidden = false; });
     setUpCurves();
     setUpTime();
@@ -623,5 +622,9 @@
     document.documentElement.dataset.ready = "yes";
   }
 
-  start();
+  start().catch((error) => {
+    document.querySelectorAll("[data-needs-script]").forEach((element) => { element.hidden = true; });
+    byId("too-old").hidden = false;
+    throw error;
+  });
 })();

@@ -270,7 +270,7 @@ def _numbers(summary: Mapping[str, Any]) -> str:
 
 def _figures(figures: Iterable[ReportFigure]) -> str:
     parts = [
-        '<p id="too-old" hidden>This browser is too old for the figures that move; these stand still.</p>',
+        '<p id="too-old" hidden>This browser cannot show the figures that move; these stand still.</p>',
     ]
     for figure in figures:
         data = base64.b64encode(figure.svg).decode("ascii")
