@@ -166,8 +166,16 @@ def test_pieces_of_a_long_document_split_no_word(tmp_path, monkeypatch):
     pieces = [piece for piece, _ in opened.pieces()]
     assert "".join(piece.text for piece in pieces) == text and len(pieces) > 50
     assert [piece.first for piece in pieces] == [True] + [False] * (len(pieces) - 1)
-    whole = corpus.count([text], distances=(1, 2))
-    assert corpus.count(opened, distances=(1, 2)).equals(whole)
+    for kind, size in (("word", 1000), ("byte", 256), ("bpe", 400)):
+        if kind == "bpe":
+            pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+        made = corpus.tokenizer(opened, kind, size)
+        (ids,) = made.encode([text])  # the whole at once
+        expected = corpus.count_ids(ids, len(made.names), request=corpus.Request(distances=(1, 2)))
+        found = corpus.count(opened, made, distances=(1, 2))
+        assert found.tokens == len(ids)
+        for name, table in expected.tables.items():
+            assert (found.tables[name] != table).nnz == 0
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])

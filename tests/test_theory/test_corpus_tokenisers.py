@@ -65,6 +65,14 @@ def test_byte_pair_encoding_trained_on_the_spot(library):
         corpus.tokenizer(TEXTS, "bpe", 255)
 
 
+def test_what_goes_on_without_a_break_is_learned_from_in_part(library):
+    rng = np.random.default_rng(0)
+    giant = "".join(rng.choice(list("abcdefgh"), 300_000))
+    assert corpus.tokenizer([giant], "bpe", 400).digest == corpus.tokenizer([giant[:256]], "bpe", 400).digest
+    counts = corpus.count([giant, "🙂" * 5000], "bpe", vocabulary=300)
+    assert counts.documents == 2 and counts.tokens > 1000
+
+
 def test_any_tokenizer_of_the_library(library, tmp_path):
     from tokenizers import models, pre_tokenizers
 

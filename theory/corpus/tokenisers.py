@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -25,6 +26,9 @@ VOCABULARY = 1000
 MOST_WORDS = 10_000_000
 # The largest vocabulary: pairs of tokens are numbered in 63 bits, and tokens in 31.
 LARGEST = 1 << 24
+
+
+_GIANT = re.compile(r"([^\W\d_]{256})[^\W\d_]+|(\d{256})\d+|([^\w\s]{256})[^\w\s]+")
 
 
 class Tokenizer(Protocol):
@@ -190,7 +194,11 @@ def word_vocabulary(counts: Counter[str], size: int, corpus: Corpus) -> tuple[st
 
 
 def train_bpe(corpus: Corpus, size: int) -> Library:
-    """Byte-level byte pair encoding trained on a corpus. **Raises:** `UserError` for a size below 256."""
+    """Byte-level byte pair encoding trained on a corpus. **Raises:** `UserError` for a size below 256.
+
+    Of letters, digits or marks that go on without a break, the first 256 are learned from: they are no word, and every
+    merge would go through all of them.
+    """
     library = _library()
     if size < 256:
         raise UserError(f"byte pair encoding begins with 256 bytes, so its vocabulary cannot be {size}")
@@ -202,7 +210,7 @@ def train_bpe(corpus: Corpus, size: int) -> Library:
     trainer = trainers.BpeTrainer(
         vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False, special_tokens=[]
     )
-    trained.train_from_iterator(corpus.texts(), trainer)
+    trained.train_from_iterator((_GIANT.sub(r"\1\2\3", text) for text in corpus.texts()), trainer)
     return Library(trained.to_str(), f"bpe trained on {corpus.name}", trained.get_vocab_size())
 
 
