@@ -98,9 +98,11 @@ class PairCount:
         self._dense: np.ndarray | None = None
         self._row, self._column = _buffers(2)
         self._filled = 0
+        self._seen = 0
 
     def add(self, row: np.ndarray, column: np.ndarray) -> None:
         """Count pairs: two int32 arrays of one length."""
+        self._seen += len(row)
         at = 0
         while self._dense is None and at < len(row):
             taken = min(len(row) - at, len(self._row) - self._filled)
@@ -126,7 +128,7 @@ class PairCount:
         if self._dense is not None:
             _scatter(self._dense, self._shape[1], row, column, -1)
         else:
-            pairs = np.full(len(row), -1, dtype=np.int64), (row, column)
+            pairs = np.full(len(row), -1, dtype=self._integer), (row, column)
             self._stack.add(Table(scipy.sparse.coo_array(pairs, shape=self._shape)))
 
     def total(self) -> Table:
@@ -135,13 +137,18 @@ class PairCount:
         found = self._stack.total()
         if self._dense is not None:
             found = found + _sparse(self._dense, *self._shape)
-        return canonical(Table(found))
+        return canonical(found.astype(np.int64, copy=False))
+
+    @property
+    def _integer(self) -> type[np.signedinteger]:
+        """Small numbers are quicker to add, as long as no sum of them can reach 2^31."""
+        return np.int32 if self._seen < 1 << 31 else np.int64
 
     def _flush(self) -> None:
         if self._filled:
             pointer, indices, _ = _sorted(self._row[: self._filled], self._column[: self._filled], self._shape, None)
             starts, pointer = _runs(pointer, indices)
-            counts = np.diff(starts, append=len(indices)).astype(np.int64)
+            counts = np.diff(starts, append=len(indices)).astype(self._integer)
             self._stack.add(Table((counts, indices[starts], pointer), shape=self._shape))
             self._filled = 0
 
