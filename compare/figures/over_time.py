@@ -117,6 +117,8 @@ def norms(
     ax.plot(
         times, mean, label=f"{trained.name} (trained): {mean[-1]:.4g} at t = {times[-1]:.4g}", **_trained_line(mean)
     )
+    # Of seeds alone, as for errors.
+    shade_seeds(ax, times, own.mean(axis=-1), of_mean=False)
     for prediction, style in _styled(predictions, lines):
         predicted = embedding_norms(prediction, parameter).mean(axis=-1)
         at = prediction.parameter_times

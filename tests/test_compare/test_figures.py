@@ -127,6 +127,7 @@ def test_seeds_are_drawn_as_a_band(runs):
     assert "central 95 % of 2 seeds" in legend(axes[0]) and "95 % interval of their mean" in legend(axes[0])
     shaded = axes[0].collections[0].get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose(shaded.max(), np.quantile(loss, 0.975, axis=0).max())
+    assert "central 95 % of 2 seeds" in legend(axes[1])
     comparison = compare(many, runs[1])
     figures.relative_error(axes[1], comparison, "E")
     assert "central 95 % of 2 seeds, exact" in legend(axes[1])

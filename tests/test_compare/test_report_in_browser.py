@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from browser import Opened, launched, missing
 from matplotlib import colormaps
-from report_pages import HOSTILE, TIMES, large_page, runs, small_page
+from report_pages import HOSTILE, SUMMARY, TIMES, data_of, large_page, runs, small_page
+
+from compare.report import render
 
 if missing():
     # The whole file, so that it is one line of pytest's summary.
@@ -299,9 +301,24 @@ def test_nothing_is_wider_than_the_window(opened, width):
     assert len(boxes) == 7
     assert all(left >= 0 and right <= width and size > 200 for left, right, size in boxes)
     page.set_viewport_size({"width": 400, "height": 800})
-    page.wait_for_timeout(100)
+    page.wait_for_selector("#panel-loss svg[width='368']", state="attached")
     assert page.evaluate("document.documentElement.scrollWidth") == 400
-    assert page.locator("#panel-loss svg").bounding_box()["width"] <= 400
+
+
+def test_one_snapshot_without_any_flow_opens_too(browser, tmp_path):
+    similarity, trainings, _ = runs(times=TIMES[:1])
+    file = tmp_path / "one.html"
+    file.write_text(render(SUMMARY, [], data_of(similarity, trainings[:1], [])), encoding="utf-8")
+    one = Opened(browser, file)
+    page = one.open()
+    assert page.locator("#matrix-predicted").is_hidden() and page.locator("#play").is_hidden()
+    assert page.locator("#matrix-trained").is_visible() and page.locator("#panels figure").count() == 3
+    page.locator("#matrix-trained .matrix").focus()
+    page.keyboard.press("ArrowRight")
+    value = cosines(trainings[0]["E"].values[0])[0, 2]
+    assert shown_values(page)[1]["sgd-0.1"] == pytest.approx(value, abs=1e-4)
+    assert one.complaints == [] and one.loaded() == []
+    one.context.close()
 
 
 def test_200_tokens_at_100_times_stay_below_10_mb(browser, tmp_path):
