@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulate.variants import MAIN
 from theory.errors import UserError, argument, nearest
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 # What is claimed of a paper is shown on so many seeds at least.
 LEAST_SEEDS = 5
-# The file as it stands, where its variants have names.
-MAIN = "main"
 # Where results are kept, below the folder of the experiment files.
 RESULTS = "results"
 
@@ -170,6 +169,9 @@ def gathered(reproduction: Reproduction, summaries: Mapping[str, Mapping[str, An
                         condition=section.condition,
                         control=None if control is None else list(control.values()),
                         distinct=section.distinct,
+                    ),
+                    "seeds_met": sum(
+                        bool(_holds([value], section.comparison, section.threshold, False)) for value in values
                     ),
                     "boundary": found["boundary"],
                 }

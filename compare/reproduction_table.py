@@ -66,6 +66,8 @@ def _cell(claim: Mapping[str, Any]) -> str:
     verdict = "reproduced only if" if claim["verdict"].startswith("reproduced only if") else claim["verdict"]
     sign = "≥" if claim["comparison"] == ">=" else "≤"
     values = list(claim["measured"].values())
+    if verdict == "not reproduced" and not claim["distinct"]:
+        verdict += f" ({claim['seeds_met']} of {len(values)} seeds do)"
     counted = f"{len(set(map(str, values)))} different of {len(values)}: " if claim["distinct"] else ""
     return f"**{verdict}**: {counted}{_numbers(values)}, {sign} {claim['threshold']:g}"
 

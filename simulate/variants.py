@@ -1,8 +1,8 @@
 """Variants of an experiment in its own file, and its quick setting: what `[variants.NAME]` and `[quick]` change.
 
 Both hold sections as an experiment file does, and only what differs. `[variants.NAME.quick]` is a variant's own quick setting.
-The claims of the file are about the file as it stands; a variant has those that it states, and those that name it as their
-`control`: the same thing measured where their condition is missing.
+The claims of the file are about the file as it stands, "main"; a variant has those that it states. Either has in addition those
+that name it as their `control`: the same thing measured where their condition is missing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any
 from theory.errors import UserError, nearest
 
 Places = dict[tuple[str, ...], str]
+
+# The file as it stands, where its variants have names.
+MAIN = "main"
 
 
 def chosen(
@@ -34,7 +37,7 @@ def chosen(
         for claim, section in _claims(content, name, quick)[0].items():
             control = section.get("control") if isinstance(section, Mapping) else None
             # The experiment.toml of a run has no variants any more.
-            if variants and isinstance(control, str) and control not in variants:
+            if variants and isinstance(control, str) and control not in (MAIN, *variants):
                 raise UserError(
                     f"claim {claim!r} names no variant as its control: {control!r}; {nearest(control, variants)}"
                 )
@@ -47,11 +50,11 @@ def chosen(
     for other in (None, *variants):
         theirs, their_places = _claims(content, other, quick, places)
         for name, section in theirs.items():
-            if variant is None or not isinstance(section, Mapping) or section.get("control") != variant:
+            if not isinstance(section, Mapping) or section.get("control") != (variant or MAIN) or other == variant:
                 continue
             if name in claims:
                 raise UserError(
-                    f"the variant {variant!r} has two claims {name!r}: its own and that which it is the control of"
+                    f"the variant {variant or MAIN!r} has two claims {name!r}: its own and that which it is the control of"
                 )
             claims[name] = {key: value for key, value in section.items() if key not in ("control", "condition")}
             claim_places |= {keys: place for keys, place in their_places.items() if keys[:2] == ("claims", name)}
