@@ -11,7 +11,8 @@ _HEAD = """# The Context Staircase, reproduced
 Controlled experiments of arXiv 2608.30315, one file each. This page is made of the results in `results/` by
 `staircase reproduce --table`; nothing in it is written by hand.
 
-Every claim and its threshold stand in the experiment file, written before it was run; their history is in git. A claim is
+Every claim and its threshold stand in the experiment file, written before it was run (where one came later the file says so);
+their history is in git, and none was changed after its result. A claim is
 *reproduced* when every seed meets the threshold. *Reproduced only if* adds what our settings have and the paper does not say:
 where a control is named, the same was measured without it and not every seed met the threshold. *Not reproduced* is a
 result too. Each seed has its own initial arrays and its own batches. Measured: mean [smallest, largest] over seeds. The quick
@@ -20,6 +21,8 @@ setting is what the section `[quick]` of the file changes; where a file has none
     staircase reproduce                    # the names
     staircase reproduce add --quick        # one experiment; without --quick in the full setting
     staircase reproduce --all --quick
+
+CPU seconds were measured on a machine that did other things too, and are upper bounds.
 """
 
 
@@ -67,7 +70,7 @@ def _cell(claim: Mapping[str, Any]) -> str:
     sign = "≥" if claim["comparison"] == ">=" else "≤"
     values = list(claim["measured"].values())
     if verdict == "not reproduced" and not claim["distinct"]:
-        verdict += f" ({claim['seeds_met']} of {len(values)} seeds do)"
+        verdict += f" ({claim['seeds_met']} of {len(values)} seeds meet it)"
     counted = f"{len(set(map(str, values)))} different of {len(values)}: " if claim["distinct"] else ""
     return f"**{verdict}**: {counted}{_numbers(values)}, {sign} {claim['threshold']:g}"
 
