@@ -12,7 +12,7 @@ from constructed import build
 from compare.claims import MEASURES, BandCoverage, Evidence, check_claims, evaluate_claims
 from compare.comparison import compare
 from compare.outcomes import order_zero_accuracy
-from compare.report import _boundary
+from compare.report.page import _boundary
 from compare.similarity import signature_correlation, signature_similarity
 from theory import architectures
 from theory.data import arithmetic
