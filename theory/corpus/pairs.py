@@ -137,7 +137,7 @@ class PairCount:
         found = self._stack.total()
         if self._dense is not None:
             found = found + _sparse(self._dense, *self._shape)
-        return canonical(found.astype(np.int64, copy=False))
+        return canonical(Table(found, dtype=np.int64))
 
     @property
     def _integer(self) -> type[np.signedinteger]:
