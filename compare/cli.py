@@ -35,10 +35,10 @@ def compare(
 ) -> None:
     """Integrate the flows of an experiment, train the same model with SGD, and compare.
 
-    Writes DIR with experiment.toml (as resolved), trajectories.nc, summary.json, equations.tex, figures and report.html,
-    and prints errors and the verdict on every claim. Exit status 3 when a flow or a training fails numerically in a way
-    that the experiment does not list under flow.expected. A command that was killed goes on from its last snapshot when it
-    is given again.
+    Writes DIR with experiment.toml (as resolved), trajectories.nc, summary.json, equations.tex, figures, interactive.json
+    and report.html, and prints errors and the verdict on every claim. Exit status 3 when a flow or a training fails
+    numerically in a way that the experiment does not list under flow.expected. A command that was killed goes on from its
+    last snapshot when it is given again.
     """
     from simulate.experiment import load_experiment
     from simulate.rundir import check_run_directory, run_directory, training_folder
