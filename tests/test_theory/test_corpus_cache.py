@@ -130,3 +130,39 @@ def test_a_full_disk_does_not_stop_a_count(texts, monkeypatch):
 
     monkeypatch.setattr(store.tempfile, "mkstemp", full)
     assert corpus.count(texts).tokens == 6000
+
+
+def test_counts_written_on_several_machines_are_merged(texts, tmp_path, monkeypatch):
+    whole_counts = corpus.count(texts, **WANTED)
+    made = corpus.tokenizer(texts)
+    halves = [[path.read_text() for path in sorted(texts.iterdir())[i::2]] for i in range(2)]
+    for i, half in enumerate(halves):
+        corpus.save_counts(corpus.count(half, made, **WANTED), tmp_path / "out" / f"{i}.npz")
+    one, other = (corpus.load_counts(tmp_path / "out" / f"{i}.npz") for i in range(2))
+    total = one + other
+    assert total.equals(other + one) and total.equals(whole_counts)
+    np.testing.assert_array_equal(total.prefix().array, whole_counts.prefix().array)
+    assert one.sources == ("the list of documents",)
+
+
+def test_a_file_that_holds_no_counts_is_told(texts, tmp_path, monkeypatch):
+    path = tmp_path / "counts.npz"
+    with pytest.raises(UserError, match="there is no file"):
+        corpus.load_counts(path)
+    corpus.save_counts(corpus.count(texts), path)
+    content = path.read_bytes()
+    np.savez(tmp_path / "other.npz", signature=np.eye(2))
+    for damaged in (
+        b"",
+        b"text",
+        content[:-40],
+        content[:200] + bytes(200) + content[400:],
+        (tmp_path / "other.npz").read_bytes(),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="counts.npz' holds no counts of a corpus, or is damaged"):
+            corpus.load_counts(path)
+    path.write_bytes(content)
+    monkeypatch.setattr(store, "VERSION", 99)
+    with pytest.raises(UserError, match="written in version 2 of the counts' format; this one is 99"):
+        corpus.load_counts(path)

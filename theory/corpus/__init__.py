@@ -10,6 +10,7 @@ from theory.corpus.counting import Request
 from theory.corpus.counts import Counts, Moments
 from theory.corpus.kinds import signature
 from theory.corpus.opening import Corpus, open_corpus
+from theory.corpus.store import load_counts, save_counts
 from theory.corpus.tokenisers import Tokenizer
 from theory.corpus.whole import corpus_tokenizer as tokenizer
 from theory.corpus.whole import count, count_ids
@@ -23,7 +24,9 @@ __all__ = [
     "Tokenizer",
     "count",
     "count_ids",
+    "load_counts",
     "open_corpus",
+    "save_counts",
     "signature",
     "tokenizer",
     "windows",

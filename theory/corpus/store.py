@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,13 @@ import numpy as np
 
 from theory import cache_folder
 from theory.corpus.counting import Progress, Request, Tail
+from theory.corpus.counts import Counts
 from theory.corpus.documents import Place
 from theory.corpus.opening import Cursor
 from theory.corpus.pairs import Table
+from theory.corpus.streams import opened
+from theory.errors import UserError
+from theory.files import write_atomically
 
 # Raised whenever the same text, tokenizer and request would give other counts, or the files change.
 VERSION = 2
@@ -76,7 +82,7 @@ class Cache:
                 found = _unpacked(arrays)
             os.utime(path)
             return found
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
 
     def keep_progress(self, key: str, progress: Progress, after: Cursor | None = None) -> None:
@@ -120,6 +126,50 @@ def key_of(corpus: str, tokenizer: str, request: Request) -> str:
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
 
 
+def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
+    """Write counts to an .npz file without pickles. **Raises:** `UserError` where nothing can be written."""
+    about = {
+        "version": VERSION,
+        "names": counts.names,
+        "tokenizer": counts.tokenizer,
+        "request": dataclasses.asdict(counts.request),
+        "sources": counts.sources,
+    }
+    buffer = io.BytesIO()
+    packed = _packed(counts.progress, None)
+    np.savez_compressed(buffer, about=_bytes(about), **packed)  # pyright: ignore[reportArgumentType]
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def load_counts(path: str | os.PathLike[str]) -> Counts:
+    """Read counts that `save_counts` wrote. **Raises:** `UserError` for a file that is missing, damaged or another."""
+    try:
+        with opened(Path(path)), open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            about = json.loads(arrays["about"].tobytes())
+            if about["version"] != VERSION:
+                raise UserError(
+                    f"{str(path)!r} was written in version {about['version']} of the counts' format; this one is {VERSION}"
+                )
+            progress = _unpacked(arrays)[0]
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error):
+        raise UserError(f"{str(path)!r} holds no counts of a corpus, or is damaged") from None
+    request: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in about["request"].items()
+    }
+    sizes = progress.tokens, progress.documents
+    assert progress.positions is not None
+    return Counts(
+        tuple(about["names"]), about["tokenizer"], Request(**request), progress.tables, progress.positions, *sizes,
+        tuple(about["sources"]),
+    )  # fmt: skip
+
+
+def _bytes(value: Any) -> np.ndarray:
+    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
 def _packed(progress: Progress, after: Cursor | None) -> dict[str, np.ndarray]:
     tables = list(progress.tables)
     head = {
@@ -130,7 +180,7 @@ def _packed(progress: Progress, after: Cursor | None) -> dict[str, np.ndarray]:
         "position": progress.tail.position,
         "after": None if after is None else [after.source, *dataclasses.astuple(after.place)],
     }
-    arrays = {"head": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8), "tail": progress.tail.tokens}
+    arrays = {"head": _bytes(head), "tail": progress.tail.tokens}
     if progress.positions is not None:
         arrays["positions"] = progress.positions
     for i, name in enumerate(tables):
