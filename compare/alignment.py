@@ -17,7 +17,7 @@ from theory.errors import UserError
 from theory.signatures import label_signature
 
 # Entries of a signature up to which probes are fitted: about a second for each time.
-MOST_ENTRIES = 2_000_000
+MOST_ENTRIES = 500_000
 # Each time costs (folds + 1) × starts fits of a probe.
 FOLDS, STARTS = 5, 2
 
@@ -59,7 +59,7 @@ def order_alignments(
     spread, probes are fitted (order 0 needs none and is taken at all times).
 
     **Raises:** `UserError` for an order that does not exist, that has too few tokens for two folds, or whose signature has
-    more than two million entries.
+    more than `MOST_ENTRIES` entries.
     """
     found = []
     for order in orders:

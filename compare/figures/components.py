@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from compare.figures.style import TRAINED, Styles, finish, styles
+from compare.figures.style import TRAINED, Styles, finish, short_name, styles
 from compare.spectra import principal_components, procrustes
 
 # So many names can be read at once.
@@ -51,9 +50,10 @@ def components(
             *places.T, s=22, marker="x", color=color, linewidths=1.2, label=f"{name}: residual {moved.residual:.3g}"
         )
         residuals.append(f"{moved.residual:.3g}")
-    step = max(1, math.ceil(len(token_names) / _NAMED))
-    for place, name in list(zip(found.scores, token_names, strict=True))[::step]:
-        ax.annotate(name, place, xytext=(5, 4), textcoords="offset points", fontsize="x-small", parse_math=False)
+    # Where there are too many, those farthest out: the others lie on each other.
+    for i in np.argsort(-np.linalg.norm(found.scores, axis=1), kind="stable")[:_NAMED].tolist():
+        name, (x, y) = short_name(token_names[i]), found.scores[i]
+        ax.annotate(name, (x, y), xytext=(5, 4), textcoords="offset points", fontsize="x-small", parse_math=False)
     ax.margins(0.08)
     shares = [f"{share:.1%} of the variance" for share in found.explained]
     title = "Embeddings, principal components of the trained ones"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from pathlib import Path
 
 import matplotlib
@@ -42,6 +43,11 @@ def save(figure: Figure, directory: str | os.PathLike[str], name: str) -> list[P
 
 def _render(figure: Figure, kind: str, metadata: dict[str, None], dpi: int = 72) -> bytes:
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "context-staircase", "svg.fonttype": "path"}):
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "context-staircase", "svg.fonttype": "path"}),
+        warnings.catch_warnings(),
+    ):
+        # A letter that no font has is drawn as a box, which says as much.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(buffer, format=kind, metadata=metadata, dpi=dpi)
     return buffer.getvalue()

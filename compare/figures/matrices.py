@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from compare.figures.style import COLOUR_MAP
+from compare.figures.style import COLOUR_MAP, short_name
 from compare.similarity import pairs, pearson_correlation
 
 
@@ -32,14 +32,10 @@ def similarity_matrices(
         ax.set_title(title, fontsize="medium", parse_math=False)
         step = max(1, math.ceil(len(token_names) / 10))
         ticks = range(0, len(token_names), step)
-        names = [_short(token_names[i]) for i in ticks]
+        names = [short_name(token_names[i]) for i in ticks]
         ax.set_xticks(ticks, names, rotation=90, fontsize="small", parse_math=False)
         ax.set_yticks(ticks, names, fontsize="small", parse_math=False)
     figure = axes[-1].get_figure()
     assert figure is not None and image is not None
     figure.colorbar(image, ax=list(axes), label="cosine", shrink=0.8)
     return axes
-
-
-def _short(name: str, most: int = 12) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"

@@ -75,6 +75,12 @@ def middle(series: np.ndarray) -> np.ndarray:
     )
 
 
+def short_name(token: str, most: int = 12) -> str:
+    """A token's name as a label: what cannot be printed, a line break say, as a dot, and a long one cut."""
+    name = "".join(letter if letter.isprintable() else "·" for letter in token)
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def percent(error: float) -> str:
     return f"{error:.3%}" if error < 0.01 else f"{error:.1%}" if error < 1 else f"{error:.3g} times"
 

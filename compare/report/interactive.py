@@ -152,7 +152,10 @@ def _matrices(
         packed.append({"run": i, "times": own.tolist(), "seed": seed, "frames": _base64(content)})
     notes = []
     if count < len(similarity.tokens) + similarity.rarer:
-        notes.append(f"{count} of {len(similarity.tokens) + similarity.rarer} tokens that occur.")
+        every = len(similarity.tokens) + similarity.rarer
+        notes.append(
+            f"Matrices and the numbers below them are of {count} of {every} tokens that occur; curves are of all."
+        )
     if left_out:
         notes.append(f"Matrices of {', '.join(left_out)} are left out: they would make the page too large.")
     return {

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from constructed import build
 from matplotlib.axes import Axes
+from report_pages import HOSTILE
 
 from compare import figures
 from compare.alignment import order_alignments
@@ -252,3 +253,22 @@ def test_error_against_the_initial_scale_has_the_slope_of_the_first_omitted_term
     ):
         with pytest.raises(UserError, match=message):
             initial_scale_convergence(wrong, parameter="E")
+
+
+def test_any_name_of_a_token_can_be_drawn():
+    rng = np.random.default_rng(2)
+    names = [*HOSTILE, "two\nlines", "漢字", "a long name of a token"]
+    rows = rng.normal(size=(10, 4))
+    figure, axes = figures.canvas(3)
+    cosines = rows @ rows.T
+    figures.similarity_matrices(axes[:2], [("signature", cosines), ("$trained$", cosines**2)], names)
+    figures.components(axes[2], ("$sgd$", rows), [("a_b$", rows)], names)
+    assert figures.png(figure).startswith(b"\x89PNG") and len(figures.svg(figure)) > 1000
+    shown = [text.get_text() for text in axes[2].texts]
+    assert "two·lines" in shown and "a long name…" in shown and "$\\frac$" in shown
+    # Of many tokens those farthest out are named.
+    many = rng.normal(size=(60, 3))
+    figure, (ax,) = figures.canvas()
+    figures.components(ax, ("sgd", many), [], [str(i) for i in range(60)])
+    radii = np.linalg.norm(principal_components(many).scores, axis=1)
+    assert {int(text.get_text()) for text in ax.texts} == set(np.argsort(-radii)[:24].tolist())
