@@ -51,8 +51,8 @@ def components(
         )
         residuals.append(f"{moved.residual:.3g}")
     # Where there are too many, those farthest out: the others lie on each other.
-    for i in np.argsort(-np.linalg.norm(found.scores, axis=1), kind="stable")[:_NAMED].tolist():
-        name, (x, y) = short_name(token_names[i]), found.scores[i]
+    for i in np.argsort(-np.linalg.norm(found.scores, axis=1), kind="stable")[:_NAMED]:
+        name, (x, y) = short_name(token_names[int(i)]), found.scores[i]
         ax.annotate(name, (x, y), xytext=(5, 4), textcoords="offset points", fontsize="x-small", parse_math=False)
     ax.margins(0.08)
     shares = [f"{share:.1%} of the variance" for share in found.explained]
