@@ -47,12 +47,14 @@
   // Codes of all frames, (frame, pair): 0 where there is no number, otherwise 1 … levels for low … 1.
   async function codesOf(text, levels, pairs) {
     const bytes = await inflated(text);
-    const wide = levels > 255;
-    const size = bytes.length / (wide ? 2 : 1);
-    const codes = wide ? new Uint16Array(size) : new Uint8Array(size);
-    for (let i = 0; i < size; i++) codes[i] = wide ? bytes[i] | (bytes[size + i] << 8) : bytes[i];
+    let codes = bytes;
+    if (levels > 255) {
+      const size = bytes.length / 2;
+      codes = new Uint16Array(size);
+      for (let i = 0; i < size; i++) codes[i] = bytes[i] | (bytes[size + i] << 8);
+    }
     // Differences of frames, in arithmetic that wraps around.
-    for (let i = pairs; i < size; i++) codes[i] += codes[i - pairs];
+    for (let i = pairs; i < codes.length; i++) codes[i] += codes[i - pairs];
     return codes;
   }
 
@@ -610,9 +612,9 @@
     setUpCurves();
     setUpTime();
     await setUpMatrices();
-    redrawAll();
+    drawn.forEach((panel) => panel.draw());
     await setMoment(moment);
-    let width = 0;
+    let width = byId("interactive").clientWidth;
     new ResizeObserver(() => {
       const now = byId("interactive").clientWidth;
       if (now !== width) redrawAll();

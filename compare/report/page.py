@@ -277,7 +277,7 @@ def _figures(figures: Iterable[ReportFigure]) -> str:
         parts.append(
             f'<figure id="figure-{escape(figure.name, quote=True)}">'
             f'<img src="data:image/svg+xml;base64,{data}" '
-            f'alt="{escape(figure.caption, quote=True)}">'
+            f'alt="{escape(figure.caption, quote=True)}" decoding="async">'
             f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
         )
     return "".join(parts)
