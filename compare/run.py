@@ -16,7 +16,7 @@ import numpy as np
 
 import simulate.run
 from compare import figures
-from compare.claims import BandCoverage, Evidence, Verdict, check_claims, evaluate_claims
+from compare.claims import Verdict, check_claims, evaluate_claims
 from compare.comparison import (
     Comparison,
     Convergence,
@@ -28,6 +28,7 @@ from compare.comparison import (
 )
 from compare.drawing import draw, interactive, run_departures
 from compare.external import load_run
+from compare.measures import BandCoverage, Evidence
 from compare.optimisers import Optimiser
 from compare.report import ReportFigure, render
 from compare.similarity import (

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from constructed import build
 
-from compare.claims import MEASURES, BandCoverage, Evidence, check_claims, evaluate_claims
+from compare import measures
+from compare.claims import check_claims, evaluate_claims
 from compare.comparison import compare
+from compare.measures import MEASURES, BandCoverage, Evidence
 from compare.outcomes import order_zero_accuracy
 from compare.report.page import _boundary
 from compare.similarity import signature_correlation, signature_similarity
@@ -147,6 +149,7 @@ def test_the_other_measures_give_numbers_and_all_are_known():
     winner = 1 + int(np.nanargmax(of[1:]))
     assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
     assert len(MEASURES) == 42
+    assert all(f"`{name}`" in (measures.__doc__ or "") for name in MEASURES)
 
 
 def test_what_the_sum_of_order_zero_signatures_decides():
@@ -193,7 +196,7 @@ def test_a_verdict_carries_what_it_was_shown_on():
         ({"measure": "order-2-advantage"}, "no label signature of order 2"),
         ({"measure": "order-2-probe-pairs"}, "no label signature of order 2"),
         ({"measure": "attention-mass"}, "needs the key tokens"),
-        ({"measure": "effective-rank", "tokens": ("1",)}, "takes no tokens, unlike attention-mass"),
+        ({"measure": "effective-rank", "tokens": ("1",)}, "takes no tokens, unlike .*attention-mass"),
         ({"measure": "effective-rank", "frequency": 1}, "takes no frequency, unlike fourier"),
         ({"measure": "fourier-correlation"}, "needs the key frequency"),
         ({"measure": "fourier-best", "frequency": 4}, "at most 3"),

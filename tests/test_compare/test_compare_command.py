@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from compare.claims import MEASURES
+from compare.measures import MEASURES
 from compare.run import run_comparison, shared_schedules
 from simulate.experiment import load_experiment
 from simulate.schedule import Schedule
