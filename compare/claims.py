@@ -1,17 +1,22 @@
 """Claims of an experiment file against what was measured: claim → measure → threshold → verdict → boundary of what was shown.
 
-What can be measured, and what counts over seeds, says `compare.measures`.
+What can be measured, and what counts over seeds, says `compare.measures`. Where every seed has initial arrays of its own, each
+is measured as if there were no other, and the worst counts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from compare.bands import band
 from compare.comparison import Convergence, jsonable
 from compare.measures import MEASURES, Evidence, Measured, Subject
+from compare.measures.evidence import Rule
 from theory.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -49,8 +54,29 @@ class Boundary:
 
 
 @dataclass(frozen=True)
+class OverSeeds:
+    """A claim's number on each seed, `values`, and by which `rule` one number is made of them (`compare.measures`)."""
+
+    rule: Rule
+    values: Mapping[int, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """With mean, range, and the 95 % t-interval of the mean (`compare.bands`); null where one of them is not known."""
+        values = np.array(list(self.values.values()), dtype=np.float64)
+        content: dict[str, Any] = {"rule": self.rule, "values": jsonable(self.values)}
+        content["mean"], content["range"] = jsonable(values.mean()), jsonable([values.min(), values.max()])
+        if len(values) > 1:
+            found = band(values)
+            content |= {"confidence": found.confidence, "interval": jsonable([found.low, found.high])}
+        return content
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """One claim: its measure, where it was measured, the number, the threshold and what follows."""
+    """One claim: its measure, where it was measured, the number, the threshold and what follows.
+
+    `over_seeds`: what the number was on each seed, None where it is not of several.
+    """
 
     name: str
     claim: str
@@ -60,14 +86,22 @@ class Verdict:
     comparison: str
     threshold: float
     boundary: Boundary
+    over_seeds: OverSeeds | None = None
 
     @property
     def verdict(self) -> str:
         """ "holds", "fails", or "undefined" when there is no number."""
         if math.isnan(self.measured):
             return "undefined"
-        met = self.measured <= self.threshold if self.comparison == "<=" else self.measured >= self.threshold
-        return "holds" if met else "fails"
+        return "holds" if self._met(self.measured) else "fails"
+
+    @property
+    def seeds_met(self) -> int | None:
+        """How many seeds meet the threshold by themselves; None where the number is not of several."""
+        return None if self.over_seeds is None else sum(map(self._met, self.over_seeds.values.values()))
+
+    def _met(self, value: float) -> bool:
+        return value <= self.threshold if self.comparison == "<=" else value >= self.threshold
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -79,6 +113,7 @@ class Verdict:
             "comparison": self.comparison,
             "threshold": self.threshold,
             "verdict": self.verdict,
+            "over_seeds": None if self.over_seeds is None else self.over_seeds.to_dict() | {"met": self.seeds_met},
             "boundary": self.boundary.to_dict(),
         }
 
@@ -144,11 +179,43 @@ def evaluate_claims(claims: Mapping[str, ClaimSection], evidence: Evidence, *, p
             found = Measured(math.nan, str(error), None)
         text = claim.remark or name.replace("_", " ").replace("-", " ")
         convergence = evidence.convergences.get(flow or "") if measure.rates > 1 else None
-        boundary = _boundary(evidence, found, convergence)
         verdicts.append(
-            Verdict(name, text, claim.measure, found.scope, found.value, claim.comparison, claim.threshold, boundary)
+            Verdict(
+                name,
+                text,
+                claim.measure,
+                found.scope,
+                found.value,
+                claim.comparison,
+                claim.threshold,
+                _boundary(evidence, found, convergence),
+                _over_seeds(evidence, found),
+            )
         )
     return tuple(verdicts)
+
+
+def _over_seeds(evidence: Evidence, found: Measured) -> OverSeeds | None:
+    if found.by_seed is None or found.rule is None:
+        return None
+    return OverSeeds(found.rule, dict(zip(evidence.training.seeds or (), found.by_seed.tolist(), strict=True)))
+
+
+def worst_of(verdicts: Mapping[int, tuple[Verdict, ...]]) -> tuple[Verdict, ...]:
+    """The verdict on each claim when the worst of several seeds counts.
+
+    **Arguments:** `verdicts`: seed → those on it alone, of the same claims in the same order. A seed without a number leaves a
+    claim undefined.
+    """
+    pooled = []
+    for of_claim in zip(*verdicts.values(), strict=True):
+        one = of_claim[0]
+        values = {seed: verdict.measured for seed, verdict in zip(verdicts, of_claim, strict=True)}
+        worst = float((np.min if one.comparison == ">=" else np.max)(list(values.values())))
+        at = next((verdict for verdict in of_claim if verdict.measured == worst), one)
+        scope = f"{at.scope}; worst of {len(values)} seeds"
+        pooled.append(replace(at, measured=worst, scope=scope, over_seeds=OverSeeds("worst", values)))
+    return tuple(pooled)
 
 
 def _boundary(evidence: Evidence, found: Measured, convergence: Convergence | None) -> Boundary:

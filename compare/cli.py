@@ -77,9 +77,12 @@ def compare(
         for name, comparison in result.comparisons.items():
             typer.echo(f"against {name}\n{comparison.table()}\n")
         for verdict in result.claims:
+            seeds = ""
+            if verdict.over_seeds is not None:
+                seeds = f"; met by {verdict.seeds_met} of {len(verdict.over_seeds.values)} seeds"
             typer.echo(
                 f"{verdict.verdict}: {verdict.claim}: {verdict.measured:.4g} {verdict.comparison} "
-                f"{verdict.threshold:g} ({verdict.scope})"
+                f"{verdict.threshold:g} ({verdict.scope}{seeds})"
             )
         typer.echo(f"written to {directory}; open {directory / 'report.html'}")
     failures = result.failures()

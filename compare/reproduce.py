@@ -205,7 +205,7 @@ def _is_control(reproduction: Reproduction, part: str, claim: str) -> bool:
 def _of_claim(summary: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What a run measured for a claim: {seed: number}, None where it is undefined, in which words and on what."""
     claim = next(claim for claim in summary["claims"] if claim["name"] == name)
-    return {"claim": claim["claim"], "boundary": claim["boundary"], "values": dict(summary["measured_by_seed"][name])}
+    return {"claim": claim["claim"], "boundary": claim["boundary"], "values": dict(claim["over_seeds"]["values"])}
 
 
 def verdict(

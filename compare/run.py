@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 
 import simulate.run
 from compare import figures
-from compare.claims import Verdict, check_claims, evaluate_claims
+from compare.claims import Verdict, check_claims, evaluate_claims, worst_of
 from compare.comparison import (
     Comparison,
     Convergence,
@@ -66,8 +66,7 @@ class ComparisonRun:
     - `comparisons`: training name → its comparison with every flow; empty where no flow predicts its times.
     - `convergences`: flow → its error at the learning rates (empty with a single one).
     - `correlations`: flow kind or training name → ρ_(0) along it.
-    - `claims`: their verdicts. `measured_by_seed`: claim → seed → what was measured on that seed alone, where seeds have
-      starts of their own; the worst of them then counts.
+    - `claims`: their verdicts.
     - `seconds`: wall time by stage; `cpu_seconds`: of this process, for all stages up to figures.
     - `band`, `coverage`: of minibatch training, where the experiment has `[noise]`.
     """
@@ -84,7 +83,6 @@ class ComparisonRun:
     seconds: Mapping[str, float]
     band: Trajectory | None = None
     coverage: BandCoverage | None = None
-    measured_by_seed: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     cpu_seconds: float = math.nan
 
     @property
@@ -171,9 +169,8 @@ def run_comparison(
         seeds={"initial": _initial_seeds(experiment), "training": list(main.attributes.get("seeds", ()))},
         coverage=covered,
     )
-    by_seed: dict[str, dict[int, float]] = {}
     if experiment.training is not None and experiment.training.starts == "own":
-        claims, by_seed = _claims_by_seed(experiment, evidence, similarity, embedding)
+        claims = _claims_by_seed(experiment, evidence, similarity, embedding)
     else:
         claims = evaluate_claims(experiment.claims, evidence, parameter=embedding)
     seconds["comparison"] = time.perf_counter() - started
@@ -190,7 +187,6 @@ def run_comparison(
         seconds,
         band,
         covered,
-        by_seed,
         time.process_time() - started_cpu,
     )
 
@@ -204,8 +200,8 @@ def _initial_seeds(experiment: Experiment) -> int | list[int]:
 
 def _claims_by_seed(
     experiment: Experiment, evidence: Evidence, similarity: SignatureSimilarity, embedding: str
-) -> tuple[tuple[Verdict, ...], dict[str, dict[int, float]]]:
-    """Every claim measured on each seed alone, as if there were no other: the verdicts on the worst, and the numbers."""
+) -> tuple[Verdict, ...]:
+    """Every claim measured on each seed alone, as if there were no other; the worst of them counts."""
     training = evidence.training
     found: dict[int, tuple[Verdict, ...]] = {}
     for number, seed in enumerate(experiment.training.seeds):
@@ -217,16 +213,7 @@ def _claims_by_seed(
             correlations={"training": signature_correlation(alone, similarity, embedding=embedding)},
         )
         found[seed] = evaluate_claims(experiment.claims, own, parameter=embedding)
-    pooled, by_seed = [], {}
-    for verdicts in zip(*found.values(), strict=True):
-        one = verdicts[0]
-        values = {seed: verdict.measured for seed, verdict in zip(found, verdicts, strict=True)}
-        # A nan of one seed leaves the claim undefined.
-        worst = (np.min if one.comparison == ">=" else np.max)(list(values.values()))
-        at = next((verdict for verdict in verdicts if verdict.measured == worst), one)
-        pooled.append(replace(at, measured=float(worst), scope=f"{at.scope}; worst of {len(values)} seeds"))
-        by_seed[one.name] = values
-    return tuple(pooled), by_seed
+    return worst_of(found)
 
 
 def _band(
@@ -491,7 +478,6 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
             "training": sections.get("run") or sections.get("training") or sections.get("sgd"),
         },
         "claims": [verdict.to_dict() for verdict in run.claims],
-        "measured_by_seed": jsonable(run.measured_by_seed),
         "cpu_seconds": round(run.cpu_seconds, 1),
         "embedding": run.embedding,
         "trainings": {

@@ -37,7 +37,7 @@ def correlation_peak(evidence: Evidence, subject: Subject) -> Measured:
     correlation = evidence.correlations[subject.flow or "training"]
     value, time = correlation.peak
     times = (float(correlation.times[0]), float(correlation.times[-1]))
-    peaks = np.nanmax(getattr(correlation, correlation.measure), axis=-1)
+    peaks = np.fmax.reduce(getattr(correlation, correlation.measure), axis=-1)
     return of_mean_curve(value, peaks, f"{_of_correlation(correlation)}, at t = {time:.4g}", times)
 
 

@@ -155,11 +155,50 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
         "<p>Claims and thresholds stand in the experiment file and were fixed before the run. A verdict says nothing "
         "beyond what it was shown on.</p>"
     )
-    return note + _table(
-        "What was claimed, measured and found",
-        ["claim", "measure", "measured", "threshold", "verdict", "shown on"],
-        rows,
-    )
+    headings = ["claim", "measure", "measured", "threshold", "verdict", "shown on"]
+    return note + _table("What was claimed, measured and found", headings, rows) + _seeds(claims)
+
+
+# What a claim's number is over seeds, by the rule that its measure states.
+_RULES = {
+    "worst": "the worst of the seeds",
+    "mean": "the mean of the seeds",
+    "mean curve": "that of the seeds' mean curve",
+}
+
+
+def _seeds(claims: Sequence[Mapping[str, Any]]) -> str:
+    """What each claim's number was on single seeds; nothing for runs of one seed, or of earlier versions."""
+    rows = []
+    for claim in claims:
+        over = claim.get("over_seeds")
+        if over is None:
+            continue
+        values = "; ".join(f"{seed}: {_plain(value)}" for seed, value in over["values"].items())
+        interval = over.get("interval")
+        rows.append(
+            [
+                escape(str(claim["claim"])),
+                _RULES[over["rule"]],
+                f"{over['met']} of {len(over['values'])}",
+                _value(over["mean"]),
+                " to ".join(map(_value, over["range"])),
+                "–" if interval is None else " to ".join(map(_value, interval)),
+                f"<details><summary>show</summary>{escape(values)}</details>",
+            ]
+        )
+    if not rows:
+        return ""
+    headings = [
+        "claim",
+        "what counts",
+        "seeds that meet the threshold",
+        "mean",
+        "range",
+        "95 % interval of the mean",
+        "by seed",
+    ]
+    return _table("The same on single seeds", headings, rows)
 
 
 def _threshold(claim: Mapping[str, Any]) -> str:

@@ -29,6 +29,15 @@ SUMMARY = {
             "threshold": 1.7,
             "comparison": ">=",
             "verdict": "fails",
+            "over_seeds": {
+                "rule": "worst",
+                "values": {"3": 1.1, "8": 1.9},
+                "mean": 1.5,
+                "range": [1.1, 1.9],
+                "confidence": 0.95,
+                "interval": [-3.582, 6.582],
+                "met": 1,
+            },
         },
     ],
     "set_up": {

@@ -10,7 +10,7 @@ import pytest
 from constructed import build
 
 from compare import measures
-from compare.claims import check_claims, evaluate_claims
+from compare.claims import check_claims, evaluate_claims, worst_of
 from compare.comparison import compare
 from compare.measures import MEASURES, BandCoverage, Evidence
 from compare.outcomes import order_zero_accuracy
@@ -150,6 +150,85 @@ def test_the_other_measures_give_numbers_and_all_are_known():
     assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
     assert len(MEASURES) == 42
     assert all(f"`{name}`" in (measures.__doc__ or "") for name in MEASURES)
+
+
+SCALES = {4: 1.5, 7: 2.0, 9: 0.8}
+
+
+def seeds_evidence():
+    """Three seeds whose token 2 is longer by half, twice as long, and shorter; the flow is as in `states`."""
+    loss = np.array([1.0, 0.99, 0.97, 0.3, 0.1])
+    found = [states(scale)[0] for scale in SCALES.values()]
+    axes = states()[1]
+    arrays = {name: np.stack([one[name] for one in found]) for name in found[0]}
+    # The third seed escapes later and is aligned at another time than the others.
+    losses = np.stack([loss, loss, np.array([1.0, 0.99, 0.985, 0.97, 0.2])])
+    arrays["E"][2] = found[0]["E"][[0, 3, 1, 2, 2]]
+    training = build(TIMES, arrays, losses, axes=axes, seeds=list(SCALES))
+    flow = build(TIMES, states()[0], loss, axes=axes, name="order-0", kind="flow")
+    correlation = signature_correlation(training, signature_similarity(DATA), embedding="E")
+    return replace(
+        EVIDENCE,
+        agreements={a.name: a for a in compare(training, flow, threshold=0.1).agreements},
+        correlations={"training": correlation},
+        flows={"order-0": flow},
+        training=training,
+        seeds={"initial": 7, "training": list(SCALES)},
+    )
+
+
+def test_over_seeds_the_worst_counts_for_flows_and_the_mean_for_states_and_every_seed_is_listed():
+    found = seeds_evidence()
+    claims = {
+        "worst": claim("token-error", threshold=0.4, at=4.0),
+        "least": claim("direction-cosine", threshold=0.9, comparison=">=", at=4.0),
+        "mean": claim("participation-ratio", at=4.0),
+        "curve": claim("signature-correlation-peak", comparison=">=", threshold=0.0),
+        "departure": claim("departure-time"),
+        "pooled": claim("band-coverage"),
+        "data": claim("last-good-time"),
+    }
+    verdicts = {verdict.name: verdict for verdict in evaluate_claims(claims, found, parameter="E")}
+    worst = verdicts["worst"].over_seeds
+    assert worst.rule == "worst" and list(worst.values) == list(SCALES)
+    assert worst.values[4] == pytest.approx(1 / 3) and worst.values[7] == pytest.approx(1 / 2)
+    assert verdicts["worst"].measured == max(worst.values.values()) and verdicts["worst"].verdict == "fails"
+    assert verdicts["worst"].seeds_met == sum(value <= 0.4 for value in worst.values.values()) >= 1
+    least = verdicts["least"]
+    assert least.over_seeds.rule == "worst" and least.measured == min(least.over_seeds.values.values())
+    mean = verdicts["mean"]
+    assert mean.over_seeds.rule == "mean" and "mean of 3 seeds" in mean.scope
+    assert mean.measured == pytest.approx(np.mean(list(mean.over_seeds.values.values())))
+    assert mean.over_seeds.values[4] == pytest.approx(7.25**2 / (4.25**2 + 9))
+    curve, series = verdicts["curve"], found.correlations["training"].pearson
+    assert curve.over_seeds.rule == "mean curve" and curve.measured == pytest.approx(series.mean(axis=0).max())
+    assert list(curve.over_seeds.values.values()) == pytest.approx(series.max(axis=1))
+    assert curve.measured < np.mean(list(curve.over_seeds.values.values()))
+    assert verdicts["departure"].over_seeds.rule == "mean"
+    assert verdicts["pooled"].over_seeds is None and verdicts["data"].over_seeds is None
+    written = json.loads(json.dumps(verdicts["mean"].to_dict(), allow_nan=False))["over_seeds"]
+    values = list(mean.over_seeds.values.values())
+    assert written["values"] == {str(seed): value for seed, value in zip(SCALES, values, strict=True)}
+    assert written["range"] == [min(values), max(values)] and written["confidence"] == 0.95
+    # Student: 4.3027 for three seeds.
+    half = 4.302653 * np.std(values, ddof=1) / math.sqrt(3)
+    assert written["interval"] == pytest.approx([np.mean(values) - half, np.mean(values) + half], rel=1e-6)
+    assert judged("token-error").over_seeds is None and judged("token-error").to_dict()["over_seeds"] is None
+
+
+def test_of_seeds_measured_alone_the_worst_counts_in_the_sense_of_the_claim():
+    def alone(value, comparison):
+        return replace(judged("accuracy", comparison=comparison, threshold=0.5), measured=value)
+
+    (at_least,) = worst_of({3: (alone(0.9, ">="),), 5: (alone(0.4, ">="),)})
+    assert at_least.measured == 0.4 and at_least.verdict == "fails" and at_least.seeds_met == 1
+    (at_most,) = worst_of({3: (alone(0.9, "<="),), 5: (alone(0.4, "<="),)})
+    assert at_most.measured == 0.9 and at_most.over_seeds.values == {3: 0.9, 5: 0.4}
+    (unknown,) = worst_of({3: (alone(math.nan, "<="),), 5: (alone(0.4, "<="),)})
+    assert unknown.verdict == "undefined" and "worst of 2 seeds" in unknown.scope
+    assert unknown.to_dict()["over_seeds"]["mean"] is None
+    (single,) = worst_of({3: (alone(0.9, "<="),)})
+    assert "interval" not in single.to_dict()["over_seeds"]
 
 
 def test_what_the_sum_of_order_zero_signatures_decides():

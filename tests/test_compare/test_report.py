@@ -84,6 +84,11 @@ def test_claims_show_threshold_and_verdict():
     assert "1 of 2 claims declared before the run hold" in text
     assert "≤ 0.002" in text and "0.00055" in text and "holds" in text
     assert "≥ 1.7" in text and "fails" in text
+    assert "the worst of the seeds 1 of 2 1.5 1.1 to 1.9 -3.582 to 6.582 show 3: 1.1; 8: 1.9" in text
+    assert text.count("The same on single seeds") == 1
+    one = copy.deepcopy(SUMMARY)
+    del one["claims"][1]["over_seeds"]
+    assert "single seeds" not in render(one, [])
     without = copy.deepcopy(SUMMARY) | {"claims": []}
     assert "declares no claims" in render(without, [])
 

@@ -279,7 +279,7 @@ def test_play_moves_the_time_and_less_motion_hides_it(opened):
 def test_without_javascript_the_page_is_whole_and_still(opened):
     page = opened(ready=False, java_script_enabled=False)
     assert page.locator("#figures img").first.is_visible()
-    assert page.locator("#claims table").is_visible() and page.locator("math").first.is_visible()
+    assert page.locator("#claims table").first.is_visible() and page.locator("math").first.is_visible()
     for hidden in ("#interactive", "#theme", "a[href='#interactive']", "#too-old"):
         assert page.locator(hidden).count() == 1 and page.locator(hidden).is_hidden()
 
