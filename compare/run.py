@@ -49,8 +49,6 @@ from theory.limits import check_steps
 if TYPE_CHECKING:
     from simulate.experiment import Experiment
 
-# The error up to which a prediction is called valid, where the numbers list a validity window.
-VALIDITY_THRESHOLD = 0.01
 # From so many steps on, a training's time is estimated before it starts, from so many steps of trial.
 LONG_TRAINING, TRIAL = 20_000, 50
 # What the report's interactive figures show, in a run directory.
@@ -142,7 +140,7 @@ def run_comparison(
     comparisons = {}
     if predicted:
         comparisons = {
-            name: compare(run, *flows.values(), threshold=VALIDITY_THRESHOLD) for name, run in trainings.items()
+            name: compare(run, *flows.values(), threshold=experiment.flow.validity) for name, run in trainings.items()
         }
     main_name, main = next(iter(trainings.items()))
     band, covered = _band(experiment, main, seconds)
@@ -480,6 +478,7 @@ def summary(run: ComparisonRun) -> dict[str, Any]:
         "claims": [verdict.to_dict() for verdict in run.claims],
         "cpu_seconds": round(run.cpu_seconds, 1),
         "embedding": run.embedding,
+        "validity_threshold": experiment.flow.validity,
         "trainings": {
             name: {
                 "status": training.status,

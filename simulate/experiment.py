@@ -129,6 +129,7 @@ class FlowSection(_Section):
     flow; `learning_rate` and `momentum`: of the last two kinds (the others do not depend on them in the time
     t = η·step/(1 − μ)). All three are by default what the training has. `until`: a time, "half-loss" or "one-nat" (the
     time at which the exact flow's loss has halved, or fallen by 1, sought up to `max_time`).
+    `validity`: the relative error up to which a flow counts as valid; how long it stays below is reported for each parameter.
     `orders`: further flows, in which embeddings see signatures of at most so many context tokens ("all": the exact flow), see
     `simulate.orders`; `departure`: the relative error of E beyond which a training has departed from one of them.
     `evaluation`: of expanded flows, from the "samples", from "moments" of the data (a step's cost does not depend on how many
@@ -143,6 +144,7 @@ class FlowSection(_Section):
     evaluation: Literal["auto", "samples", "moments"] = "auto"
     orders: Annotated[tuple[int | str, ...], BeforeValidator(_as_list), Field(strict=False)] = ()
     departure: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    validity: Positive = 0.01
     weight_decay: NonNegative | dict[str, NonNegative] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     learning_rate: Positive | None = None

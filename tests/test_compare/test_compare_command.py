@@ -32,6 +32,7 @@ kinds = ["exact", "expanded"]
 degree = 3
 until = 60.0
 expected = ["blow-up"]
+validity = 0.02
 [save]
 count = 16
 [sgd]
@@ -124,6 +125,16 @@ def test_the_summary_holds_the_numbers_that_the_arrays_give(run):
     assert summary["learning_rate_convergence"]["exact"]["slope"] == pytest.approx(1.0, abs=0.1)
     expanded = summary["flows"]["expanded"]
     assert expanded["status"] == "blow-up" and expanded["half_loss_time"] is None
+
+
+def test_how_long_a_flow_is_valid_is_measured_by_the_threshold_of_the_file(run):
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    found = summary["trainings"]["sgd-0.2"]["comparison"]["expanded"]
+    errors = np.array(found["relative_error"]["E"])
+    assert summary["validity_threshold"] == found["validity"]["threshold"] == 0.02
+    first_beyond = int(np.argmax(errors > 0.02))
+    assert 0 < first_beyond < len(errors) and found["validity"]["window"]["E"] == found["times"][first_beyond - 1]
+    assert "valid (≤ 0.02) until" in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_every_measure_is_claimed_and_judged(run):

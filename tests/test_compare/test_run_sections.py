@@ -147,6 +147,8 @@ def test_a_run_is_compared_from_its_start(tmp_path, write, snapshots, undrawn):
     np.testing.assert_allclose(found["run"].times, [0.0, 1.0, 2.0, 4.0])
     content = summary(tmp_path / "out")
     assert content["claims"][0]["verdict"] == "holds" and content["claims"][0]["measured"] > 1e-5
+    assert content["validity_threshold"] == 0.01
+    assert "validity = 0.01" in (tmp_path / "out" / "experiment.toml").read_text(encoding="utf-8")
     assert "somebody else's training" in content["question"]
     resolved = load_experiment(tmp_path / "out" / "experiment.toml")
     assert resolved.run_source() == snapshots
