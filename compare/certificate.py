@@ -9,9 +9,11 @@ truncated right-hand side falls with ε by the power that the derivation predict
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,8 @@ FLOOR = 1e-4
 SLOPE_RANGE = (1e-13, 1e-11, 1e-3)
 # How many errors, the smallest in the range, a slope is fitted to.
 _POINTS = 4
+# From one ε to the next: half a halving, since at a power of 12 whole ones would leave two errors in the range.
+_RATIO = math.sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -289,20 +293,19 @@ def _slope_checks(
     present = _present_degrees(further, parameters, data)
     scale = _along(equations, parameters, data)
     cuts = {name: equation.degrees if every_cut else equation.degrees[-1:] for name, equation in equations.items()}
-    errors: dict[tuple[str, Degree], list[tuple[float, float]]] = {(n, d): [] for n in cuts for d in cuts[n]}
+    errors: dict[tuple[str, Degree], list[_Error]] = {(n, d): [] for n in cuts for d in cuts[n]}
     weights = {name: float(spec.weight) for name, spec in architecture.parameters.items()}
-    # Half a halving at a time: at a power of 12 whole ones would leave two errors in the range.
     for step in range(0, 60):
-        epsilon = 2.0 ** (-step / 2)
+        epsilon = _RATIO**-step
         scaled = {name: epsilon ** weights[name] * v for name, v in parameters.items()}
         wanted = gradient_flow(architecture, scaled, data, kind, epsilon)
         parts = scale(epsilon, scaled)
         for (name, cut), series in errors.items():
             derived = sum(value for degree, value in parts[name].items() if degree <= cut)
-            series.append((epsilon, relative_error(derived, wanted[name])))
+            series.append(_Error.of(epsilon, derived, wanted[name]))
         # Far enough when errors reach rounding, or, at low powers, when ε itself is small against 1.
         small = epsilon < 2.0**-8
-        if all(e[-1][1] < low or (small and len(_usable(e, low)) >= _POINTS) for e in errors.values()):
+        if all(e[-1].relative < low or (small and len(_usable(e, low)) > _POINTS) for e in errors.values()):
             break
     checks, notes = [], []
     for name in architecture.parameters:
@@ -360,13 +363,42 @@ def _present_degrees(
 _DIGITS_LOST = 1e-10
 
 
-def _usable(series: list[tuple[float, float]], low: float) -> list[tuple[float, float]]:
-    return [(epsilon, error) for epsilon, error in series if low <= error <= SLOPE_RANGE[-1]]
+@dataclass(frozen=True)
+class _Error:
+    """What a truncated right-hand side lacks at one ε: the array, its relative norm, and the norm it is relative to."""
+
+    epsilon: float
+    lacking: Any
+    relative: float
+    norm: float
+
+    @classmethod
+    def of(cls, epsilon: float, derived: Any, wanted: Any) -> _Error:
+        lacking = np.asarray(wanted) - np.asarray(derived)
+        return cls(epsilon, lacking, relative_error(derived, wanted), float(np.linalg.norm(wanted)))
+
+
+def _usable(series: list[_Error], low: float) -> list[_Error]:
+    return [error for error in series if low <= error.relative <= SLOPE_RANGE[-1]]
+
+
+def _without_next_power(series: list[_Error], leading: float, following: float) -> list[_Error]:
+    """The series with the power of ε that follows the leading one eliminated between neighbours (Richardson).
+
+    A leading coefficient that happens to be small beside the next shows its power only at an ε where rounding has taken over.
+    With r = _RATIO, r^q x(ε/r) − x(ε) holds no c ε^q, and what it leaves of c ε^p is divided out. Rounding grows by
+    1/(1 − r^(p−q)) in it; a wrong coefficient of any other power stays.
+    """
+    found = []
+    for larger, smaller in itertools.pairwise(series):
+        rest = (_RATIO**following * smaller.lacking - larger.lacking) / (_RATIO**following - _RATIO**leading)
+        found.append(_Error(smaller.epsilon, rest, relative_error(rest, 0 * rest, smaller.norm), smaller.norm))
+    return found
 
 
 def _slope(
     subject: str,
-    series: list[tuple[float, float]],
+    series: list[_Error],
     cut: Degree,
     degrees: tuple[Degree, ...],
     low: float,
@@ -374,22 +406,26 @@ def _slope(
 ) -> Check | None:
     omitted = [degree for degree in degrees if degree > cut]
     if nothing_omitted:
-        worst = max((error for epsilon, error in series if epsilon <= 0.5), default=series[-1][1])
+        worst = max((error.relative for error in series if error.epsilon <= 0.5), default=series[-1].relative)
         return Check("slope", subject, worst, "no omitted term: equal", worst <= EXACT_BOUND)
-    smallest = min(error for _, error in series)
-    if smallest <= _DIGITS_LOST and series[-1][1] > series[-2][1] / 2:
+    smallest = min(error.relative for error in series)
+    if smallest <= _DIGITS_LOST and series[-1].relative > series[-2].relative / 2:
         # A gradient that cancels (z − sin z at small z) loses digits as ε falls, so that its error stops falling: errors are
         # those of truncation up to there, and clear of it. No wrong term is as small as that.
-        series = series[: [error for _, error in series].index(smallest) + 1]
+        series = series[: [error.relative for error in series].index(smallest) + 1]
         low = max(low, 30 * smallest)
     if smallest > SLOPE_RANGE[-1]:
         # No approach at all: the terms are wrong, not too few the errors.
         return Check("slope", subject, smallest, f"an error below {SLOPE_RANGE[-1]:g}", False)
-    usable = _usable(series, low)[-_POINTS:]
-    if len(usable) < _POINTS or not omitted or degrees[0] > cut:
+    if not omitted or degrees[0] > cut:
+        return None
+    # Degrees come in whole steps, or in those of the parameters' weights.
+    step = min([Fraction(1), *(after - before for before, after in itertools.pairwise(degrees))])
+    usable = _usable(_without_next_power(series, float(omitted[0]), float(omitted[0] + step)), low)[-_POINTS:]
+    if len(usable) < _POINTS:
         return None
     power = float(omitted[0] - degrees[0])
-    epsilons, errors = np.log(np.array(usable)).T
+    epsilons, errors = np.log([[error.epsilon, error.relative] for error in usable]).T
     slope = float(np.polyfit(epsilons, errors, 1)[0])
     return Check("slope", subject, slope, f"{power:g} ± {SLOPE_TOLERANCE:g}", abs(slope - power) <= SLOPE_TOLERANCE)
 

@@ -270,6 +270,14 @@ def test_every_degree_of_an_activation_without_first_power(degree):
     passes(architectures.feed_forward(z**3 * sympy.exp(z)), degree=degree)
 
 
+@pytest.mark.parametrize("degree", [2, 4])
+def test_a_small_coefficient_before_a_large_one(degree):
+    """The first omitted power rules only where the second, 300 times larger, is at last below it: its slope is fitted still."""
+    z = sympy.Symbol("z")
+    found = passes(architectures.feed_forward(z + z**2 / 300 + z**3), degree=degree)
+    assert {check.expected[:1] for check in found.checks if check.kind == "slope"} == {"1" if degree == 2 else "3"}
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
