@@ -41,11 +41,21 @@ START = Place()
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A stretch of one document. `first`: it begins the document. `after`: where to go on, None within a line."""
+    """A stretch of one document.
+
+    `first`: it begins the document. `after`: where to go on, None within a line. `origin`: where it stands, as messages
+    say it; `line`: the number of its first line, where lines of the text are lines of the file.
+    """
 
     text: str
     first: bool
     after: Place | None
+    origin: str
+    line: int | None = None
+
+    def where(self, line: int) -> str:
+        """Where the text's line `line` (from 0) stands."""
+        return self.origin if self.line is None else f"{self.origin}, line {self.line + line}"
 
 
 class Source(Protocol):
@@ -85,7 +95,7 @@ class TextFile:
                 piece, rest = content[:end], content[end:]
                 text = _decoded(self.path, piece, place)
                 after = Place(place.offset + end, place.line + piece.count(b"\n"), True)
-                yield Piece(text, not place.inside, after)
+                yield Piece(text, not place.inside, after, str(self.path), place.line)
                 place = after
 
     def digest(self) -> str:
@@ -129,9 +139,10 @@ class LinesFile:
                 after = Place(place.offset + len(content), place.line + 1)
                 if content.strip():
                     text = self._text(content, place)
+                    where = f"{self.path}, line {place.line}"
                     parts = list(_parts(text))
                     for i, part in enumerate(parts):
-                        yield Piece(part, i == 0, after if i == len(parts) - 1 else None)
+                        yield Piece(part, i == 0, after if i == len(parts) - 1 else None, where)
                 place = after
 
     def _lines(self, stream: Stream, start: Place) -> Iterator[bytes]:
@@ -236,7 +247,7 @@ class Rows:
             at += 1
             parts = list(_parts(text))
             for i, part in enumerate(parts):
-                yield Piece(part, i == 0, Place(at, at + 1) if i == len(parts) - 1 else None)
+                yield Piece(part, i == 0, Place(at, at + 1) if i == len(parts) - 1 else None, where)
 
     def _from(self, at: int) -> Iterator[Any]:
         rows: Any = self.rows
