@@ -174,6 +174,13 @@ def token_probability(dataset: Dataset) -> np.ndarray:
     return np.bincount(dataset.tokens.ravel(), weights=weights, minlength=dataset.n_tokens)
 
 
+def label_probability(dataset: Dataset) -> np.ndarray:
+    """P(y = ν) (label,), the label at a uniform position where every position has one; sums to 1."""
+    of_label = dataset.labels if dataset.labels_per_position else dataset.labels[:, None]
+    weights = np.repeat(dataset.weights, of_label.shape[1]) / of_label.shape[1]
+    return np.bincount(of_label.ravel(), weights=weights, minlength=dataset.n_labels)
+
+
 def label_signature(
     dataset: Dataset,
     order: int = 0,
@@ -376,10 +383,7 @@ def trace_back(
     **Returns:** a `Signature` whose rows are the labels that occur, with the single mode token;
     `.missing` names the outputs nobody asks for; `.probability` is P(y = ν).
     """
-    of_label = dataset.labels if dataset.labels_per_position else dataset.labels[:, None]
-    weights = np.repeat(dataset.weights, of_label.shape[1]) / of_label.shape[1]
-    probability = np.bincount(of_label.ravel(), weights=weights, minlength=dataset.n_labels)
-    rows = _rows(dataset, labels, probability, axis="label")
+    rows = _rows(dataset, labels, label_probability(dataset), axis="label")
     every = np.arange(dataset.n_tokens)
     all_rows = Rows("token", every, dataset.token_names, (), np.ones(dataset.n_tokens))
     places = [_Place(i, _distinct(dataset.length, i, 0), i, 1.0 / dataset.length) for i in range(dataset.length)]

@@ -21,6 +21,10 @@ peak of the mean curve):
 - `signature-correlation-peak`, `signature-correlation`: ρ_(0), its maximum over time or at the time (1 − MSE where Pearson is
   undefined); `signature-rank-correlation`: Spearman's at the time.
 - `signature-correlation-drop`: its maximum up to the time, less its value there.
+- `centred-signature-correlation-peak`, `centred-signature-correlation`: with the signatures less their mean, φ_α^{y;0}(ν) −
+  P(y = ν), which drive embeddings once the model predicts the frequencies of the labels.
+- `trace-back-correlation-peak`, `trace-back-correlation`: of the unembedding's rows with trace-back signatures ψ_ν(β) =
+  P(x_I = β | y = ν); `centred-trace-back-correlation-peak`, `centred-trace-back-correlation`: with ψ_ν(β) − r_β.
 - `order-1-probe`, `order-2-probe`: correlation of fitted probes with tokens held out, at the time (`compare.probes`);
   `order-1-probe-pairs`, `order-2-probe-pairs`: with pairs of tokens held out; `order-2-advantage`: the second less the first.
 - `fourier-correlation`: ρ_(1),k of the claim's `frequency` k; `fourier-best`: the largest over k ≥ `frequency` (1 by default);

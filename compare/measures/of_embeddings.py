@@ -15,56 +15,19 @@ from compare.measures.evidence import (
     Measured,
     Subject,
     Take,
-    along,
     mean_at,
     mean_of_seeds,
     moment,
-    of_mean_curve,
     state,
 )
 from compare.outcomes import accuracy, group_contrast, mean_cosine, norm_growth, order_zero_accuracy
 from compare.probes import HoldOut, fourier_correlation, probe_correlation
-from compare.similarity import SignatureCorrelation, embeddings
+from compare.similarity import embeddings
 from compare.spectra import effective_rank, fourier_profile
 from theory.data import load as load_data
 from theory.data.dataset import Dataset
 from theory.errors import UserError
 from theory.signatures import label_signature
-
-
-def correlation_peak(evidence: Evidence, subject: Subject) -> Measured:
-    """`signature-correlation-peak`: the maximum over time of ρ_(0), over seeds that of their mean curve."""
-    correlation = evidence.correlations[subject.flow or "training"]
-    value, time = correlation.peak
-    times = (float(correlation.times[0]), float(correlation.times[-1]))
-    peaks = np.fmax.reduce(getattr(correlation, correlation.measure), axis=-1)
-    return of_mean_curve(value, peaks, f"{_of_correlation(correlation)}, at t = {time:.4g}", times)
-
-
-def correlation(evidence: Evidence, subject: Subject) -> Measured:
-    """`signature-correlation`: ρ_(0), or 1 − MSE where Pearson is undefined."""
-    found = evidence.correlations[subject.flow or "training"]
-    return along(evidence, subject, getattr(found, found.measure), _of_correlation(found))
-
-
-def rank_correlation(evidence: Evidence, subject: Subject) -> Measured:
-    """`signature-rank-correlation`: Spearman's."""
-    found = evidence.correlations[subject.flow or "training"]
-    return along(evidence, subject, found.spearman, f"Spearman, {found.name}")
-
-
-def correlation_drop(evidence: Evidence, subject: Subject) -> Measured:
-    """`signature-correlation-drop`: the maximum of ρ_(0) up to the time, less its value there."""
-    found = evidence.correlations[subject.flow or "training"]
-    series = getattr(found, found.measure)
-    index = state(evidence, subject)[1]
-    drop = np.nanmax(series[..., : index + 1], axis=-1, keepdims=True) - series
-    return along(evidence, subject, drop, f"below its maximum until then, {_of_correlation(found)}")
-
-
-def _of_correlation(correlation: SignatureCorrelation) -> str:
-    measure = "Pearson" if correlation.measure == "pearson" else "1 − MSE, Pearson being undefined"
-    return f"{measure}, {correlation.name}"
 
 
 def probe(order: int, hold_out: HoldOut = "tokens") -> Take:

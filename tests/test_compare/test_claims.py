@@ -19,6 +19,7 @@ from compare.similarity import signature_correlation, signature_similarity
 from theory import architectures
 from theory.data import arithmetic
 from theory.errors import UserError
+from theory.signatures import label_probability, label_signature, token_probability, trace_back
 
 DATA = arithmetic.add(numbers=6, n_outputs=12)
 MODEL = architectures.attention()
@@ -148,7 +149,7 @@ def test_the_other_measures_give_numbers_and_all_are_known():
     of = [judged("fourier-correlation", frequency=k).measured for k in range(4)]
     winner = 1 + int(np.nanargmax(of[1:]))
     assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
-    assert len(MEASURES) == 42
+    assert len(MEASURES) == 48
     assert all(f"`{name}`" in (measures.__doc__ or "") for name in MEASURES)
 
 
@@ -292,3 +293,40 @@ def test_claims_that_cannot_be_measured_are_refused_before_any_work(options, mes
     )
     with pytest.raises(UserError, match=f"claim 'mine'.*{message}"):
         check_claims(experiment, rates=2)
+
+
+def test_the_unembedding_is_held_against_trace_back_signatures():
+    axes = {"E": ("token", "embed"), "U": ("label", "embed")}
+    noise, psi = np.random.default_rng(3).normal(size=(12, 6)), trace_back(DATA)
+    U = np.stack([noise, noise, noise])
+    U[1, psi.indices] = psi.array
+    U[2, psi.indices] = psi.array - token_probability(DATA)
+    phi = label_signature(DATA, 0).array - label_probability(DATA)
+    E = np.stack([noise[:6].repeat(2, axis=1), noise[:6].repeat(2, axis=1), phi])
+    U = np.pad(U, ((0, 0), (0, 0), (0, 6)))
+    training = build([0, 1, 2], {"E": E, "U": U}, [1.0, 1.0, 1.0], axes=axes)
+    found = replace(EVIDENCE, training=training, architecture=architectures.feed_forward("tanh"))
+
+    def verdict(measure, **options):
+        return evaluate_claims({"it": claim(measure, **options)}, found, parameter="E")[0].measured
+
+    assert verdict("trace-back-correlation-peak") == pytest.approx(1.0)
+    assert verdict("trace-back-correlation", at=1.0) == pytest.approx(1.0)
+    assert verdict("trace-back-correlation", at=0.0) < 0.9
+    assert verdict("centred-trace-back-correlation", at=2.0) == pytest.approx(1.0)
+    assert verdict("centred-trace-back-correlation-peak", parameter="U") == pytest.approx(1.0)
+    assert verdict("trace-back-correlation", at=2.0) < 0.999 > verdict("centred-trace-back-correlation", at=1.0)
+    assert verdict("centred-signature-correlation") == pytest.approx(1.0)
+    assert verdict("centred-signature-correlation-peak") == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("measure", "parameter", "message"),
+    [
+        ("trace-back-correlation", "E", "has no rows of labels"),
+        ("centred-signature-correlation", "U", "no rows of tokens"),
+    ],
+)
+def test_a_claim_on_the_wrong_side_is_refused(measure, parameter, message):
+    with pytest.raises(UserError, match=message):
+        MEASURES[measure].check(claim(measure, parameter=parameter), architectures.linear(), DATA)

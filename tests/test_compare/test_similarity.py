@@ -3,11 +3,19 @@ import pytest
 from constructed import build
 from scipy import stats
 
-from compare.similarity import embedding_norms, signature_correlation, signature_similarity
+from compare.similarity import (
+    embedding_norms,
+    signature_correlation,
+    signature_similarity,
+    trace_back_similarity,
+    unembedding_parameter,
+)
+from theory import architectures
 from theory.data import arithmetic
 from theory.data.dataset import Dataset
 from theory.errors import UserError
-from theory.signatures import label_signature
+from theory.language import Architecture, dot, embed, rename, total
+from theory.signatures import label_signature, token_probability, trace_back
 
 
 def test_addition_has_similarity_one_minus_distance_over_n():
@@ -98,3 +106,52 @@ def test_what_is_no_embedding_is_refused():
     two = Dataset(tokens=np.array([[0, 1]]), labels=np.array([0]))
     with pytest.raises(UserError, match="at least three tokens"):
         signature_similarity(two)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_unembeddings_equal_to_trace_back_signatures_correlate_perfectly(centred):
+    dataset = arithmetic.add(numbers=6, n_outputs=14)
+    psi = trace_back(dataset)
+    rows = psi.array - (token_probability(dataset) if centred else 0.0)
+    noise = np.random.default_rng(0).normal(size=(14, 6))
+    U = np.stack([noise, noise])
+    U[1, psi.indices] = 3.0 * rows
+    similarity = trace_back_similarity(dataset, centred=centred)
+    assert similarity.axis == "label" and set(similarity.left_out) == set(psi.missing)
+    result = signature_correlation(
+        build([0, 1], {"U": U}, [2, 1], axes={"U": ("label", "embed")}), similarity, embedding="U"
+    )
+    for measure in (result.pearson, result.one_minus_mse):
+        assert measure[1] == pytest.approx(1.0, abs=1e-12)
+        assert measure[0] < 0.9
+    # Rounding orders pairs that are equal.
+    assert result.spearman[1] > 0.999
+    with pytest.raises(UserError, match="is no unembedding: it needs the axis 'label'"):
+        signature_correlation(build([0], {"E": noise[None]}, [2]), similarity, embedding="E")
+
+
+def test_centring_takes_the_frequencies_of_labels_away_and_leaves_out_what_is_like_the_mean():
+    dataset = arithmetic.add(numbers=6)
+    signature = label_signature(dataset, 0).array
+    rows = signature - signature.mean(axis=0)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(signature_similarity(dataset, centred=True).matrix, rows @ rows.T, atol=1e-12)
+    with pytest.raises(UserError, match="differs from the mean, dataset 'mod' has 0"):
+        signature_similarity(arithmetic.mod(numbers=6), centred=True)
+    # Four tokens; what the last says of the label is what is known without it.
+    tokens = np.array([[0], [0], [1], [1], [2], [2], [3], [3], [3], [3]])
+    labels = np.array([0, 0, 1, 1, 2, 2, 0, 1, 2, 2])
+    weights = np.array([2, 2, 2, 2, 2, 2, 4, 4, 2, 2]) / 24
+    dataset = Dataset(tokens, labels, weights, token_names=tuple("abcd"), label_names=tuple("xyz"), exact=True)
+    similarity = signature_similarity(dataset, centred=True)
+    assert similarity.token_names == ("a", "b", "c") and similarity.like_the_mean == ("d",)
+    assert "signature of the mean (1): d" in similarity.note
+
+
+def test_a_tied_model_has_no_unembedding_of_its_own():
+    def tied(p, tokens):
+        return dot(rename(p.E, token="label"), total(embed(p.E, tokens), over="position"), over="embed")
+
+    with pytest.raises(UserError, match="tied has no unembedding of its own"):
+        unembedding_parameter(Architecture(tied, {"E": ("token", "embed")}))
+    assert unembedding_parameter(architectures.emb_mlp()) == "U"
