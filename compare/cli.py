@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -140,16 +140,17 @@ def reproduce(
 
     An experiment and each of its variants is run as `staircase compare` does and has its own run directory. What is there
     already is not run again, and what was killed goes on. Every claim ends in a verdict: reproduced, reproduced only if (a
-    condition), or not reproduced. The table is README.md beside the experiment files, made of the results kept there.
+    condition), or not reproduced. The table is README.md beside the experiment files, made of the results kept there after
+    what their about.md says.
     """
-    from compare.reproduce import RESULTS, experiments, results, to_json
+    from compare.reproduce import RESULTS, experiments, to_json
     from theory.files import write_atomically
 
     files = experiments(directory)
     if sum((name is not None, all, table)) > 1:
         raise UserError("name one experiment, or give --all, or --table")
     if table:
-        _write_table(directory, results(directory))
+        _write_table(directory)
         return
     if name is None and not all:
         from simulate.experiment import title_of
@@ -176,15 +177,15 @@ def reproduce(
             for claim in result["claims"]:
                 typer.echo(f"{one.label}: {claim['verdict']}: {claim['claim']} ({claim['part']})")
     if record:
-        _write_table(directory, results(directory))
+        _write_table(directory)
 
 
-def _write_table(directory: Path, results: dict[tuple[str, str], Any]) -> None:
-    from compare.reproduction_table import table
+def _write_table(directory: Path) -> None:
+    from compare.reproduce import page
     from theory.files import write_atomically
 
     path = directory / "README.md"
-    write_atomically(path, table(results).encode())
+    write_atomically(path, page(directory).encode())
     typer.echo(f"written to {path}")
 
 

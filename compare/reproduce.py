@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LEAST_SEEDS = 5
 # Where results are kept, below the folder of the experiment files.
 RESULTS = "results"
+# Title and first paragraph of their page, beside them.
+INTRODUCTION = "about.md"
 
 
 def experiments(folder: Path) -> dict[str, Path]:
@@ -251,3 +253,12 @@ def results(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
         result = json.loads(path.read_text(encoding="utf-8"))
         found[result["name"], result["setting"]] = result
     return found
+
+
+def page(folder: Path) -> str:
+    """The page of a folder's kept results: its `about.md` (where there is none, a title), then `compare.reproduction_table`."""
+    from compare.reproduction_table import table
+    from theory.data.reading import read_text
+
+    about = folder / INTRODUCTION
+    return table(results(folder), read_text(about) if about.is_file() else "# Claims run again\n")

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_HEAD = """# The Context Staircase, reproduced
-
-Controlled experiments of arXiv 2608.30315, one file each. This page is made of the results in `results/` by
-`staircase reproduce --table`; nothing in it is written by hand.
+_HEAD = """This page is made of the results in `results/` by `staircase reproduce --table`; nothing below the first paragraph
+is written by hand.
 
 Every claim and its threshold stand in the experiment file, written before it was run (where one came later the file says so);
 their history is in git, and none was changed after its result. A claim is
@@ -18,20 +16,22 @@ where a control is named, the same was measured without it and not every seed me
 result too. Each seed has its own initial arrays and its own batches. Measured: mean [smallest, largest] over seeds. The quick
 setting is what the section `[quick]` of the file changes; where a file has none the two settings are the same and are run once.
 
-    staircase reproduce                    # the names
-    staircase reproduce add --quick        # one experiment; without --quick in the full setting
-    staircase reproduce --all --quick
-
 CPU seconds were measured on a machine that did other things too, and are upper bounds.
 """
 
 
-def table(results: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    """The page: a summary, then a section for each experiment with a row for each claim.
+def table(results: Mapping[tuple[str, str], Mapping[str, Any]], introduction: str) -> str:
+    """The page: the introduction, a summary, then a section for each experiment with a row for each claim.
 
-    **Arguments:** `results`: (experiment, setting) → its result; see `compare.reproduce`.
+    **Arguments:** `results`: (experiment, setting) → its result; `introduction`: title and first paragraph, in Markdown; see
+    `compare.reproduce`.
     """
-    lines = [_HEAD, "## All experiments\n", "| experiment | setting | reproduced | only if | not | undefined | CPU s |"]
+    lines = [
+        introduction,
+        _HEAD,
+        "## All experiments\n",
+        "| experiment | setting | reproduced | only if | not | undefined | CPU s |",
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for (name, setting), result in results.items():
         verdicts = [claim["verdict"] for claim in result["claims"]]

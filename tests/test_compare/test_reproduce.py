@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare.reproduce import RESULTS, gathered, load, results, verdict
-from compare.reproduction_table import table
+from compare.reproduce import RESULTS, gathered, load, page, results, verdict
 from compare.spectra import effective_rank
 from compare.training import train
 from simulate.experiment import load_experiment, variants_of
@@ -17,7 +16,8 @@ from simulate.trajectory import load_trajectories
 from theory.cli import main
 from theory.errors import UserError
 
-COMMITTED = Path(__file__).parents[2] / "examples" / "staircase"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMMITTED = sorted(path.parent for path in EXAMPLES.glob(f"*/{RESULTS}"))
 
 FILE = """
 title = "Small modular addition"
@@ -227,17 +227,22 @@ def test_the_command_lists_runs_keeps_and_tabulates(folder, tmp_path, capsys, mo
     assert (folder / "README.md").read_text(encoding="utf-8") == page
 
 
-def test_the_committed_table_is_that_of_the_committed_results():
-    found = results(COMMITTED)
-    assert (COMMITTED / "README.md").read_text(encoding="utf-8") == table(found)
-    names = {path.stem for path in COMMITTED.glob("*.toml")}
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
+def test_the_committed_table_is_that_of_the_committed_results(folder):
+    found = results(folder)
+    assert found and (folder / "README.md").read_text(encoding="utf-8") == page(folder)
+    names = {path.stem for path in folder.glob("*.toml")}
     assert {name for name, _ in found} <= names
 
 
-@pytest.mark.parametrize("path", sorted((COMMITTED / RESULTS).glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for folder in COMMITTED for path in sorted((folder / RESULTS).glob("*.json"))],
+    ids=lambda path: path.stem,
+)
 def test_a_committed_result_is_of_the_experiment_file_as_it_stands(path):
     kept = json.loads(path.read_text(encoding="utf-8"))
-    reproduction = load(kept["name"], COMMITTED, quick=kept["setting"] == "quick")
+    reproduction = load(kept["name"], path.parents[1], quick=kept["setting"] == "quick")
     assert reproduction.label == path.stem
     summaries = {
         part: {
@@ -258,11 +263,12 @@ def _of_run(claim, values):
     return claim | {"over_seeds": {"rule": "worst", "values": values}}
 
 
-def test_every_committed_experiment_loads_in_both_settings():
-    for path in sorted(COMMITTED.glob("*.toml")):
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
+def test_every_committed_experiment_loads_in_both_settings(folder):
+    for path in sorted(folder.glob("*.toml")):
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         assert content["title"]
         for quick in (False, True):
-            reproduction = load(path.stem, COMMITTED, quick=quick)
+            reproduction = load(path.stem, folder, quick=quick)
             claims = [claim for part in reproduction.parts.values() for claim in part.claims.values()]
             assert all(claim.remark for claim in claims) and any(claim.paper for claim in claims)
