@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ from simulate.schedule import time_of_step, time_of_step_at_rates
 from simulate.trajectory import Trajectory
 from theory import interpret
 from theory.data.dataset import Dataset
+from theory.data.reading import read_text
 from theory.errors import UserError, nearest
 from theory.language import TOKEN, Architecture
+from theory.limits import MOST_STEPS
 
 # A number; one number for each step; a function of the step; or a file: .csv, or file.py:function.
 Rates = float | Sequence[float] | np.ndarray | Callable[[int], float] | str | Path
@@ -69,11 +73,13 @@ def load_run(
     fit `dataset`, or are not finite, and for learning rates that do not fit the steps. No pickle is ever executed.
     """
     started = time.perf_counter()
+    check_optimizer(optimizer)
+    known = _known_sizes(architecture, dataset, sizes or {})
     notes: list[str] = []
     snapshots = _in_order(source, steps, notes)
     numbers = [snapshot.step for snapshot in snapshots]
     times, rate = _times(numbers, learning_rate, momentum, notes)
-    choice = _Choice(architecture, dataset, tensors or {}, {**(sizes or {}), **dataset.sizes})
+    choice = _Choice(architecture, dataset, tensors or {}, known)
     states: list[dict[str, np.ndarray]] = []
     broken: tuple[_Snapshot, str] | None = None
     dtypes: set[str] = set()
@@ -149,8 +155,24 @@ def check_optimizer(optimizer: str) -> str:
     **Raises:** `UserError` for an unknown name.
     """
     if optimizer not in (*NAMES, "other"):
-        raise UserError(f"unknown optimizer {optimizer!r}; {nearest(optimizer, (*NAMES, 'other'))}")
+        raise UserError(f"unknown optimizer {optimizer!r}; {nearest(str(optimizer), (*NAMES, 'other'))}")
     return optimizer
+
+
+def _known_sizes(architecture: Architecture, dataset: Dataset, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Axis → size: what the user says and what the data fix. **Raises:** `UserError` for sizes that cannot be."""
+    axes = {*architecture.axes, *dataset.sizes}
+    known = dict(dataset.sizes)
+    for axis, size in sizes.items():
+        root = architecture.root(axis)
+        if root not in axes:
+            raise UserError(f"{architecture.name} has no axis {axis!r}; {nearest(str(axis), axes)}")
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise UserError(f"the size of axis {axis!r} must be a positive whole number, found {size!r}")
+        if known.setdefault(root, int(size)) != size:
+            whose = f"dataset {dataset.name!r}" if root in dataset.sizes else "another of its names"
+            raise UserError(f"axis {axis!r} cannot have size {size}: it is {known[root]} in {whose}")
+    return known
 
 
 @dataclass(frozen=True)
@@ -168,6 +190,8 @@ def _in_order(
     if not paths:
         raise UserError("a run needs at least one snapshot, but the list is empty")
     if steps is not None:
+        if isinstance(steps, str) or not isinstance(steps, Sequence | np.ndarray):
+            raise UserError(f"steps must be a list with the step of each snapshot, found {steps!r}")
         if len(steps) != len(paths):
             raise UserError(f"{len(steps)} steps are given for {len(paths)} snapshots")
         for step in steps:
@@ -178,6 +202,12 @@ def _in_order(
         found = [_Snapshot(path, _step_of(path)) for path in paths]
         if not listed:
             found.sort(key=lambda snapshot: (snapshot.step, snapshot.path.name))
+    for snapshot in found:
+        if snapshot.step > MOST_STEPS:
+            raise UserError(
+                f"{snapshot.path.name!r} would be of step {snapshot.step}, more than {MOST_STEPS:,}: if that is no step, call "
+                "it step-<number>, or give steps"
+            )
     for before, after in zip(found, found[1:], strict=False):
         if after.step == before.step:
             raise UserError(
@@ -245,10 +275,9 @@ def _times(
     steps: Sequence[int], learning_rate: Rates, momentum: float, notes: list[str]
 ) -> tuple[np.ndarray, float | None]:
     """The time of each snapshot, and the learning rate where it is one number."""
-    if isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool):
-        return np.atleast_1d(time_of_step(np.array(steps), float(learning_rate), momentum=momentum)), float(
-            learning_rate
-        )
+    if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
+        rate = float(learning_rate)
+        return np.atleast_1d(time_of_step(np.array(steps), rate, momentum=momentum)), rate
     rates = _rates(learning_rate, steps[-1])
     if len(rates) > steps[-1]:
         notes.append(f"of {len(rates)} learning rates the first {steps[-1]} are used, up to the last snapshot")
@@ -274,17 +303,26 @@ def _rates(learning_rate: Any, count: int) -> np.ndarray:
             return np.array([float(learning_rate(step)) for step in range(count)])  # pyright: ignore[reportArgumentType]
         except Exception as error:  # the user's own function
             raise UserError(f"the learning-rate function failed: {type(error).__name__}: {error}") from error
+    wrong = UserError(f"learning_rate must be a number, or one number for each step, found {learning_rate!r:.60}")
     try:
-        return np.asarray(learning_rate, dtype=np.float64)
+        given = np.asarray(learning_rate)
+        rates = given.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise UserError("learning_rate must be a number, or one number for each step") from error
+        raise wrong from error
+    # numpy would take true for 1 and "0.1" for 0.1.
+    if given.ndim != 1 or given.dtype.kind not in "iuf":
+        raise wrong
+    return rates
 
 
 def _csv_rates(path: Path) -> np.ndarray:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = read_text(path)
+    except UserError as error:
+        raise UserError(f"the learning rates cannot be read: {error}") from error
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True))
+    except csv.Error as error:
         raise UserError(f"the learning rates {str(path)!r} cannot be read: {error}") from error
     rates = []
     for number, row in enumerate(rows):

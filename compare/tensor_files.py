@@ -19,7 +19,21 @@ from theory.errors import UserError, nearest
 SUFFIXES = (".npz", ".npy", ".safetensors", ".pt", ".pth", ".bin")
 # What a Hugging Face folder keeps its weights in, the safer format first.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_ROUNDED = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+# What numpy's files begin with: one array, or an archive of them (full or empty).
+_NUMPY = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")
+# Of safetensors, by the names that numpy and torch use.
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "C64": "complex64",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,13 @@ def is_snapshot(path: Path) -> bool:
 
 def rounding(dtype: str) -> float | None:
     """The relative rounding of a dtype coarser than single precision, None for the others."""
-    return _ROUNDED.get(dtype)
+    import torch
+
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        return None
+    half = torch.finfo(found).eps / 2
+    return half if half > torch.finfo(torch.float32).eps else None
 
 
 def listing(tensors: Mapping[str, Tensor]) -> str:
@@ -77,25 +97,31 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _npz(path: Path) -> dict[str, Tensor]:
     found = {}
+    name = "array"
     try:
         # numpy leaves a file open that it opened itself and could not read.
         with open(path, "rb") as stream:
+            begin = stream.read(8)
+            # What numpy says of any other file is how to execute it as a pickle.
+            if not begin.startswith(_NUMPY):
+                what = "a pickle, which is never executed" if begin.startswith(b"\x80") else f"it begins with {begin!r}"
+                raise UserError(
+                    f"the snapshot {str(path)!r} is damaged or no numpy file ({what}): write one with numpy.savez"
+                )
+            stream.seek(0)
             loaded = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
-                return {"array": _of_array(loaded)}
+                return {name: _of_array(loaded)}
             for name in loaded.files:
-                try:
-                    found[name] = _of_array(loaded[name])
-                except ValueError as error:
-                    if "Object arrays" not in str(error):
-                        raise
-                    raise UserError(
-                        f"{str(path)!r} holds {name!r} as Python objects, a pickle, which is never executed: "
-                        "save it as an array of numbers"
-                    ) from error
+                found[name] = _of_array(loaded[name])
     except (UserError, OSError):
         raise
     except Exception as error:  # a damaged file makes the readers fail in any way
+        if "Object arrays" in str(error):
+            raise UserError(
+                f"{str(path)!r} holds {name!r} as Python objects, a pickle, which is never executed: "
+                "save it as an array of numbers"
+            ) from error
         raise UserError(f"the snapshot {str(path)!r} is damaged or no numpy file: {_reason(error)}") from error
     return found
 
@@ -110,8 +136,6 @@ def _of_array(array: np.ndarray) -> Tensor:
 def _safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
-    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64"}
-
     def reader(name: str) -> Callable[[], np.ndarray]:
         def read() -> np.ndarray:
             with safe_open(path, framework="pt") as file:
@@ -125,7 +149,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
             for name in file.keys():
                 part = file.get_slice(name)
                 dtype = str(part.get_dtype())
-                found[name] = Tensor(tuple(part.get_shape()), names.get(dtype, dtype), reader(name))
+                found[name] = Tensor(tuple(part.get_shape()), _DTYPES.get(dtype, dtype), reader(name))
             return found
     except SafetensorError as error:
         raise UserError(f"the snapshot {str(path)!r} is damaged or no safetensors file: {_reason(error)}") from error
@@ -154,7 +178,7 @@ def _torch(path: Path) -> dict[str, Tensor]:
     def collect(value: Any, name: str) -> None:
         if isinstance(value, torch.Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
-            found[name or "tensor"] = Tensor(tuple(value.shape), dtype, lambda: value.detach().double().numpy())
+            found[name or "tensor"] = Tensor(tuple(value.shape), dtype, lambda: _numbers(value, name or "tensor", path))
         elif isinstance(value, Mapping):
             for key, inner in value.items():
                 collect(inner, f"{name}.{key}" if name else str(key))
@@ -166,6 +190,21 @@ def _torch(path: Path) -> dict[str, Tensor]:
             break
     collect(loaded, "")
     return found
+
+
+def _numbers(value: Any, name: str, path: Path) -> np.ndarray:
+    """A torch tensor as float64. **Raises:** `UserError` for one without numbers, or with numbers in another layout."""
+    import torch
+
+    if value.is_meta:
+        raise UserError(f"{name!r} in {str(path)!r} is a meta tensor: a shape without numbers")
+    if value.layout != torch.strided:
+        layout = str(value.layout).removeprefix("torch.")
+        raise UserError(f"{name!r} in {str(path)!r} is stored as {layout}: save it dense, with .to_dense()")
+    try:
+        return value.detach().double().numpy()
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise UserError(f"{name!r} in {str(path)!r} cannot be read as numbers: {_reason(error)}") from error
 
 
 def _folder(path: Path) -> dict[str, Tensor]:
@@ -184,14 +223,19 @@ def _folder(path: Path) -> dict[str, Tensor]:
 def _parts(index: Path) -> dict[str, Tensor]:
     try:
         weight_map = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"the index {str(index)!r} is damaged: it needs a weight_map") from error
     found: dict[str, Tensor] = {}
     for part in sorted(set(map(str, weight_map.values()))):
-        if Path(part).name != part:
+        # "" and ".." are names of folders, the second one outside.
+        if Path(part).name != part or part in ("", ".", ".."):
             raise UserError(f"the index {str(index)!r} points outside its folder, at {part!r}")
-        tensors = read_tensors(index.parent / part)
         wanted = [name for name, place in weight_map.items() if place == part]
+        if not (index.parent / part).is_file():
+            raise UserError(
+                f"{str(index.parent)!r} lacks the file {part!r} that {index.name} promises, with {wanted[0]!r}"
+            )
+        tensors = read_tensors(index.parent / part)
         for name in wanted:
             if name not in tensors:
                 raise UserError(f"{str(index.parent / part)!r} lacks the tensor {name!r} that its index promises")

@@ -748,7 +748,7 @@ def _to_blame(path: Path, overrides: tuple[str, ...], quick: bool, variant: str 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     """The content of a file, and the place of each of its keys."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"there is no experiment file {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:

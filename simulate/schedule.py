@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,15 @@ from theory.errors import UserError, nearest
 
 
 def _time_per_step(learning_rate: float, momentum: float) -> float:
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
+    if not (_number(learning_rate) and math.isfinite(learning_rate) and learning_rate > 0):
         raise UserError(f"learning_rate must be a positive number, but is {learning_rate!r}.")
-    if not 0 <= momentum < 1:
+    if not (_number(momentum) and 0 <= momentum < 1):
         raise UserError(f"momentum must lie in [0, 1), but is {momentum!r}.")
     return learning_rate / (1 - momentum)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def time_of_step(step: Any, learning_rate: float, *, momentum: float = 0.0) -> Any:
@@ -36,9 +41,14 @@ def time_of_step(step: Any, learning_rate: float, *, momentum: float = 0.0) -> A
     μ in [0, 1).
 
     **Returns:** float64 time(s) of the same shape. **Raises:** `UserError` for a rate or momentum
-    out of range.
+    out of range, and for times that are not finite.
     """
-    times = np.asarray(step, dtype=np.float64) * _time_per_step(learning_rate, momentum)
+    with np.errstate(over="ignore"):
+        times = np.asarray(step, dtype=np.float64) * _time_per_step(learning_rate, momentum)
+    if not np.isfinite(times).all():
+        raise UserError(
+            f"learning_rate = {learning_rate:g} makes times infinite: {np.max(step):g} steps of it are beyond floating point"
+        )
     return float(times) if times.ndim == 0 else times
 
 
@@ -49,7 +59,7 @@ def time_of_step_at_rates(step: Any, learning_rates: ArrayLike, *, momentum: flo
     as many as the largest step count (a warm-up may start at 0); `momentum`: as in `time_of_step`.
 
     **Returns:** float64 time(s) of the same shape. **Raises:** `UserError` for rates that are negative, not finite or
-    too few.
+    too few, or whose sum is not finite.
     """
     rates = np.asarray(learning_rates, dtype=np.float64)
     steps = np.asarray(step, dtype=np.int64)
@@ -65,8 +75,11 @@ def time_of_step_at_rates(step: Any, learning_rates: ArrayLike, *, momentum: flo
             f"the learning rates are of the wrong length: one is needed for each of {steps.max()} steps, but "
             f"{len(rates)} are given"
         )
-    summed = np.concatenate([[0.0], np.cumsum(rates)])
-    times = summed[steps] * _time_per_step(1.0, momentum)
+    with np.errstate(over="ignore"):
+        summed = np.concatenate([[0.0], np.cumsum(rates)])
+        times = summed[steps] * _time_per_step(1.0, momentum)
+    if not np.isfinite(times).all():
+        raise UserError(f"the learning rates sum to infinity: the largest of them is {rates.max():g}")
     return float(times) if times.ndim == 0 else times
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -246,21 +247,22 @@ class Trajectory:
     def load(cls, path: str | os.PathLike[str], *, group: str | None = None) -> Trajectory:
         """Read what `save` wrote, or one `group` of what `save_trajectories` wrote.
 
-        **Raises:** `UserError` when the file or the group is missing or is no trajectory.
+        **Raises:** `UserError` when the file or the group is missing, damaged, or no trajectory.
         """
         path = Path(path)
-        if not path.is_file():
-            raise UserError(f"there is no trajectory file {str(path)!r}.")
-        try:
+        groups = trajectory_groups(path)
+        if group is not None and group not in groups:
+            raise UserError(f"{str(path)!r} has no trajectory {group!r}; {nearest(group, groups)}")
+        with _whole(path):
             data = xarray.load_dataset(path, engine="h5netcdf", group=group, decode_times=False)
-        except OSError as error:
-            if group is not None and group not in trajectory_groups(path):
-                choices = nearest(group, trajectory_groups(path))
-                raise UserError(f"{str(path)!r} has no trajectory {group!r}; {choices}") from error
-            raise UserError(f"{str(path)!r} cannot be read as netCDF: {error}.") from error
+        where = f"the trajectory {group!r} of {str(path)!r}" if group is not None else f"the trajectory {str(path)!r}"
         if _ATTRIBUTES not in data.attrs:
-            raise UserError(f"{str(path)!r} holds no trajectory at its top level; name a group.")
-        data.attrs = json.loads(data.attrs[_ATTRIBUTES])
+            if group is None:
+                raise UserError(f"{str(path)!r} holds no trajectory at its top level; name a group.")
+            raise UserError(f"{where} is damaged: it has no attributes.")
+        data.attrs = _decode(data.attrs[_ATTRIBUTES], where)
+        if "time" not in data.variables:
+            raise UserError(f"{where} is damaged: it has no times.")
         return cls(data)
 
     def summary(self) -> str:
@@ -336,18 +338,46 @@ def _write(path: str | os.PathLike[str], groups: Sequence[tuple[str | None, Traj
 
 
 def load_trajectories(path: str | os.PathLike[str]) -> dict[str, Trajectory]:
-    """All trajectories that `save_trajectories` wrote, by group name, in the order written."""
-    if not Path(path).is_file():
-        raise UserError(f"there is no trajectory file {str(path)!r}.")
+    """All trajectories that `save_trajectories` wrote, by group name, in the order written.
+
+    **Raises:** `UserError` when the file is missing, damaged, or holds something else.
+    """
     return {group: Trajectory.load(path, group=group) for group in trajectory_groups(path)}
 
 
 def trajectory_groups(path: str | os.PathLike[str]) -> list[str]:
-    """Names of the trajectories in one file."""
+    """Names of the trajectories in one file. **Raises:** `UserError` when it is missing or damaged."""
     import h5netcdf
+    import h5py
 
-    with h5netcdf.File(path, "r") as file:
+    if not Path(path).is_file():
+        raise UserError(f"there is no trajectory file {str(path)!r}.")
+    # h5netcdf complains on standard error of a file that it could not open, and again when that is collected.
+    with _whole(path), h5py.File(path, "r") as opened, h5netcdf.File(opened, "r") as file:
         return list(file.groups)
+
+
+@contextmanager
+def _whole(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What a damaged file makes its readers say, in one sentence."""
+    try:
+        yield
+    except Exception as error:  # a damaged file makes the readers fail in any way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{os.fspath(path)!r} cannot be read as netCDF: {reason}") from error
+
+
+def _decode(text: Any, where: str) -> dict[str, Any]:
+    try:
+        attributes = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{where} is damaged: its attributes are no JSON.") from error
+    if not isinstance(attributes, dict):
+        raise UserError(f"{where} is damaged: its attributes are no JSON object.")
+    lost = [name for name in ("kind", "name", "status") if not isinstance(attributes.get(name), str)]
+    if lost:
+        raise UserError(f"{where} is damaged: its attributes lack {', '.join(lost)}.")
+    return attributes
 
 
 def _encode(attributes: Mapping[str, Any]) -> str:

@@ -1,0 +1,461 @@
+"""Every broken input in one place: each ends in one clear sentence or a clean resume, and nothing is lost or executed.
+
+Runs made elsewhere, from Python and on the command line; run directories of our own; places that cannot be written; killed
+trainings. What is accepted: test_external, test_snapshots, test_report.
+"""
+
+import gc
+import json
+import os
+import pickle
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from snapshot_files import RATE, STEPS, write_npz
+
+from compare.external import load_run
+from compare.training import train
+from simulate.experiment import load_experiment
+from simulate.trajectory import Trajectory, load_trajectories, save_trajectories
+from theory.cli import main
+from theory.errors import UserError
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ways to break a run of five snapshots
+
+
+class Malicious:
+    """Unpickled, it makes the file `EXECUTED` in the working directory."""
+
+    def __reduce__(self):
+        return (open, ("EXECUTED", "w"))
+
+
+def intact(folder, states):
+    pass
+
+
+def truncated(folder, states):
+    path = folder / "step-20.npz"
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def one_bit(folder, states):
+    path = folder / "step-20.npz"
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def rewritten(**change):
+    def corrupt(folder, states):
+        write_npz(folder, 20, states[20] | {name: make(states[20]) for name, make in change.items()})
+
+    return corrupt
+
+
+def replaced(name, content):
+    """Instead of step-20.npz something else: bytes, or a function that makes it."""
+
+    def corrupt(folder, states):
+        (folder / "step-20.npz").unlink()
+        content(folder / name) if callable(content) else (folder / name).write_bytes(content)
+
+    return corrupt
+
+
+def with_nan(state):
+    E = state["E"].copy()
+    E[1, 2] = np.nan
+    return E
+
+
+def pickled_torch(path):
+    torch.save({"E": torch.zeros(5, 6), "evil": Malicious()}, path)
+
+
+def pickled_npz(path):
+    np.savez(path, allow_pickle=True, E=np.array([Malicious()], dtype=object))
+
+
+def pickled_npy(path):
+    np.save(path, np.array([Malicious()], dtype=object), allow_pickle=True)
+
+
+def bare_pickle(path):
+    path.write_bytes(pickle.dumps({"E": Malicious()}))
+
+
+def sparse(path):
+    torch.save({"E": torch.ones(5, 6).to_sparse(), "U": torch.ones(6, 9)}, path)
+
+
+def meta(path):
+    torch.save({"E": torch.ones(5, 6, device="meta"), "U": torch.ones(6, 9)}, path)
+
+
+def huge(path):
+    """A header that promises 7 TB."""
+    np.save(path, np.zeros((5, 6)))
+    path.write_bytes(path.read_bytes().replace(b"(5, 6)", b"(9999999, 99999)")[:200])
+
+
+def index_of(weight_map):
+    def make(path):
+        path.mkdir()
+        (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+    return make
+
+
+def part_of_parts(path):
+    index_of({"E": "a.safetensors", "U": "b.safetensors"})(path)
+    save_file({"E": torch.ones(5, 6)}, path / "a.safetensors")
+
+
+def deep_index(path):
+    path.mkdir()
+    (path / "model.safetensors.index.json").write_text("[" * 100_000)
+
+
+def dangling(path):
+    path.symlink_to(path.with_name("nowhere.npz"))
+
+
+def emptied(folder, states):
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def renamed(name):
+    return lambda folder, states: (folder / "step-20.npz").rename(folder / name)
+
+
+def added(name, step):
+    return lambda folder, states: np.savez(folder / name, **states[step])
+
+
+def rates_file(content):
+    return lambda folder, states: (folder.parent / "rates.csv").write_bytes(content)
+
+
+@dataclass
+class Broken:
+    """How a run is broken, the arguments of `load_run` that go with it, and what the sentence says."""
+
+    corrupt: Any
+    message: str
+    options: dict[str, Any] = field(default_factory=dict)
+    # Experiment files have types of their own, so that some mistakes are told before the run is read.
+    command: bool = True
+
+
+RATES = {"learning_rate": "rates.csv"}
+RUNS = {
+    "truncated npz": Broken(truncated, r"step-20.npz' is damaged"),
+    "one flipped bit": Broken(one_bit, r"step-20.npz' is damaged"),
+    "zero bytes": Broken(replaced("step-20.npz", b""), r"step-20.npz' is empty \(0 bytes\)"),
+    "text called npz": Broken(
+        replaced("step-20.npz", b"my weights"), "no numpy file .it begins with b'my weigh'.: write one with numpy.savez"
+    ),
+    "a header of terabytes": Broken(replaced("step-20.npy", huge), "step-20.npy' is damaged"),
+    "pickle in a torch file": Broken(replaced("step-20.pt", pickled_torch), "more than tensors.*was not executed"),
+    "pickle in an npz": Broken(replaced("step-20.npz", pickled_npz), "holds 'E' as Python objects.*never executed"),
+    "pickle in an npy": Broken(replaced("step-20.npy", pickled_npy), "as Python objects, a pickle, .*never executed"),
+    "pickle called npz": Broken(
+        replaced("step-20.npz", bare_pickle), "no numpy file .a pickle, which is never executed"
+    ),
+    "pickle called npy": Broken(
+        replaced("step-20.npy", bare_pickle), "no numpy file .a pickle, which is never executed"
+    ),
+    "pickle called pt": Broken(replaced("step-20.pt", bare_pickle), "was not executed"),
+    "pickle called bin": Broken(replaced("step-20.bin", bare_pickle), "was not executed"),
+    "pickle called safetensors": Broken(replaced("step-20.safetensors", bare_pickle), "no safetensors file"),
+    "torch garbage": Broken(replaced("step-20.pth", b"PK\x03\x04" + b"\0" * 50), "is damaged or no torch file"),
+    "a sparse tensor": Broken(
+        replaced("step-20.pt", sparse), "'E' in .*step-20.pt' is stored as sparse_coo: save it dense"
+    ),
+    "a meta tensor": Broken(
+        replaced("step-20.pt", meta), "'E' in .*step-20.pt' is a meta tensor: a shape without numbers"
+    ),
+    "safetensors garbage": Broken(
+        replaced("step-20.safetensors", (1 << 60).to_bytes(8, "little") + b"{not json"), "no safetensors file"
+    ),
+    "safetensors truncated": Broken(replaced("step-20.safetensors", b"\x10\0\0\0\0\0\0\0{}"), "no safetensors file"),
+    "an index to another folder": Broken(
+        replaced("checkpoint-20", index_of({"E": "../../secret.safetensors"})), "points outside its folder, at '../../s"
+    ),
+    "an index to the parent": Broken(
+        replaced("checkpoint-20", index_of({"E": ".."})), r"outside its folder, at '\.\.'"
+    ),
+    "an index to nothing": Broken(replaced("checkpoint-20", index_of({"E": ""})), "points outside its folder, at ''"),
+    "an index to an absolute path": Broken(
+        replaced("checkpoint-20", index_of({"E": "/etc/passwd"})), "points outside its folder, at '/etc/passwd'"
+    ),
+    "a part that is missing": Broken(
+        replaced("checkpoint-20", part_of_parts),
+        "lacks the file 'b.safetensors' that model.safetensors.index.json promises, with 'U'",
+    ),
+    "a part without its tensor": Broken(
+        replaced(
+            "checkpoint-20",
+            lambda path: (
+                part_of_parts(path),
+                save_file({"E": torch.ones(5, 6)}, path / "b.safetensors"),
+            ),
+        ),
+        "b.safetensors' lacks the tensor 'U' that its index promises",
+    ),
+    "an index nested without end": Broken(replaced("checkpoint-20", deep_index), "is damaged: it needs a weight_map"),
+    "a link to nowhere": Broken(replaced("step-20.npz", dangling), "there is no snapshot .*step-20.npz"),
+    "a directory instead of a file": Broken(
+        replaced("step-20.npz", lambda path: path.mkdir()), "is no snapshot: it has neither"
+    ),
+    "an empty directory": Broken(emptied, "holds no snapshot .*it holds nothing"),
+    "NaN between finite snapshots": Broken(rewritten(E=with_nan), "not finite, between snapshots that are"),
+    "NaN at the start": Broken(
+        lambda folder, states: write_npz(folder, 0, states[0] | {"E": with_nan(states[0])}),
+        "step-0.npz' holds 1 numbers in 'E' that are not finite",
+    ),
+    "wrong vocabulary size": Broken(
+        lambda folder, states: write_npz(folder, 0, states[0] | {"E": np.ones((7, 6))}),
+        "wrong vocabulary size: 'E' in .* has 7 rows, but dataset 'add' has 5 tokens",
+    ),
+    "wrong width": Broken(intact, r"shape \(5, 6\), but 'E' has \(token 5, embed 8", {"sizes": {"embed": 8}}),
+    "shape change in mid-run": Broken(rewritten(U=lambda s: s["U"][:, :4]), "shape of 'U' changes in mid-run"),
+    "a tensor lost in mid-run": Broken(
+        lambda folder, states: np.savez(folder / "step-20.npz", E=states[20]["E"]),
+        "step-20.npz' has no tensor 'U' for 'U'; it holds E \\(5, 6\\)",
+    ),
+    "complex numbers": Broken(rewritten(E=lambda s: s["E"] + 1j), "'E' in .* has dtype complex128"),
+    "whole numbers": Broken(rewritten(U=lambda s: np.ones(s["U"].shape, int)), "'U' in .* has dtype int64"),
+    "duplicate steps": Broken(
+        added("step-020.npz", 20), "two snapshots are of step 20: 'step-020.npz' and 'step-20.npz'"
+    ),
+    "a step beyond every training": Broken(
+        renamed("step-100000000000000000000.npz"), "would be of step 100000000000000000000, more than 1,000,000,000"
+    ),
+    "no step in any name": Broken(
+        lambda folder, states: [os.rename(p, folder / f"{chr(97 + i)}.npz") for i, p in enumerate(folder.iterdir())],
+        "hold no step, as .*: give steps",
+    ),
+    "epochs": Broken(added("epoch3.npz", 0), "counts epochs"),
+    "steps of wrong length": Broken(intact, "2 steps are given for 5 snapshots", {"steps": [0, 1]}),
+    "steps out of order": Broken(intact, "snapshots are out of order", {"steps": [0, 10, 30, 20, 40]}),
+    "a negative step": Broken(intact, "whole number of at least 0, found -1", {"steps": [-1, 0, 1, 2, 3]}),
+    "steps that are no list": Broken(intact, "steps must be a list .*found 40", {"steps": 40}, command=False),
+    "no embedding to be found": Broken(
+        lambda folder, states: [np.savez(folder / f"step-{s}.npz", a=np.ones(3)) for s in STEPS],
+        r"no tensor of .* can be told to be the embedding 'E'.*it holds a \(3\)",
+    ),
+    "another tensor asked for": Broken(intact, "has no tensor 'wte' for 'E'", {"tensors": {"E": "wte"}}),
+    "another parameter asked for": Broken(intact, "no parameter 'W' to read", {"tensors": {"W": "E"}}),
+    "an unknown axis": Broken(
+        intact, "has no axis 'embd'; did you mean 'embed'", {"sizes": {"embd": 6}}, command=False
+    ),
+    "a size that the data deny": Broken(
+        intact, "'token' cannot have size 7: it is 5 in dataset 'add'", {"sizes": {"token": 7}}, command=False
+    ),
+    "a size that is no number": Broken(
+        intact, "a positive whole number, found True", {"sizes": {"embed": True}}, False
+    ),
+    "rates of wrong length": Broken(intact, "wrong length: one is needed for each of 40", {"learning_rate": [0.1] * 5}),
+    "negative rates": Broken(intact, "that of step 39 is -1.0", {"learning_rate": [0.1] * 39 + [-1.0]}),
+    "no time passes": Broken(intact, "between steps 30 and 40", {"learning_rate": [0.1] * 30 + [0.0] * 10}),
+    "a negative rate": Broken(
+        intact, "learning_rate must be a positive number", {"learning_rate": -0.1}, command=False
+    ),
+    "a rate that ends time": Broken(intact, "makes times infinite: 40 steps of it", {"learning_rate": 1e308}),
+    "rates that end time": Broken(
+        intact, "sum to infinity: the largest of them is 1e.308", {"learning_rate": [1e308] * 40}
+    ),
+    "true as a rate": Broken(intact, "one number for each step, found True", {"learning_rate": True}, command=False),
+    "true as rates": Broken(intact, "one number for each step", {"learning_rate": [True] * 40}, command=False),
+    "words as rates": Broken(intact, "one number for each step", {"learning_rate": ["0.1"] * 40}, command=False),
+    "no rate": Broken(intact, "one number for each step, found None", {"learning_rate": None}, command=False),
+    "rates with a hole": Broken(
+        rates_file(b"step,learning_rate\n0,0.1\n2,0.1\n"), "rates.csv:3: there must be a line for each step", RATES
+    ),
+    "rates in other columns": Broken(
+        rates_file(b"a,b\n0,0.1\n"), "needs the columns step and learning_rate; it has", RATES
+    ),
+    "rates that are words": Broken(rates_file(b"step,learning_rate\n0,x\n"), "rates.csv:2: .* must be numbers", RATES),
+    "rates that are binary": Broken(rates_file(b"step\xff\xfe\0"), "rates.csv' is not UTF-8", RATES),
+    "rates that are empty": Broken(rates_file(b""), "rates.csv' is empty", RATES),
+    "no file of rates": Broken(intact, "there is no file .*rates.csv", RATES),
+    "an unknown optimiser": Broken(intact, "unknown optimizer 'adm'; did you mean 'adam'", {"optimizer": "adm"}, False),
+    "momentum that is a word": Broken(intact, "momentum must lie in .0, 1.", {"momentum": "0.9"}, command=False),
+}
+
+
+@pytest.fixture
+def here(folder, monkeypatch):
+    """The folder of snapshots; the working directory is the one around it, and torch is told to trust every pickle."""
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    return folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("broken", RUNS.values(), ids=RUNS)
+def test_a_broken_run_gets_one_clear_sentence_in_python(small, states, here, broken):
+    architecture, dataset, _ = small
+    broken.corrupt(here, states)
+    before = contents(here.parent)
+    with pytest.raises(UserError, match=broken.message) as caught:
+        load_run(here, architecture, dataset, **({"learning_rate": RATE} | broken.options))
+    assert "\n" not in str(caught.value) and "allow_pickle" not in str(caught.value)
+    assert before == contents(here.parent)
+
+
+EXPERIMENT = """
+[architecture]
+name = "feed_forward"
+[sizes]
+embed = 6
+[data]
+task = "add"
+numbers = 5
+[initial]
+scale = 0.3
+[flow]
+until = 1.0
+[run]
+path = "run"
+learning_rate = 0.1
+"""
+
+
+def run_options(options):
+    """The same arguments as words of the command line."""
+    for key, value in options.items():
+        for axis, size in value.items() if key == "sizes" else ():
+            yield f"sizes.{axis}={size}"
+        for parameter, tensor in value.items() if key == "tensors" else ():
+            yield f"run.tensors.{parameter}={json.dumps(tensor)}"
+        if key not in ("sizes", "tensors"):
+            yield f"run.{key}={json.dumps(value)}"
+
+
+ON_THE_COMMAND_LINE = {name: broken for name, broken in RUNS.items() if broken.command}
+
+
+@pytest.mark.parametrize("broken", ON_THE_COMMAND_LINE.values(), ids=ON_THE_COMMAND_LINE)
+def test_a_broken_run_gets_one_clear_sentence_on_the_command_line(states, here, capfd, broken):
+    (here.parent / "file.toml").write_text(EXPERIMENT)
+    broken.corrupt(here, states)
+    before = contents(here.parent)
+    words = [word for each in run_options(broken.options) for word in ("--set", each)]
+    assert main(["compare", "file.toml", "-o", "out", *words]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert re.search(broken.message, err), err
+    assert before == contents(here.parent) and not (here.parent / "out").exists()
+
+
+def test_an_experiment_file_may_begin_with_a_byte_order_mark(here):
+    (here.parent / "file.toml").write_text("\ufeff" + EXPERIMENT.lstrip(), encoding="utf-8")
+    assert load_experiment(here.parent / "file.toml").run_source() == here
+
+
+def test_the_malicious_pickle_would_run(tmp_path, monkeypatch):
+    """The tests above can fail: loaded without care, the same files make `EXECUTED`."""
+    monkeypatch.chdir(tmp_path)
+    pickled_torch(tmp_path / "evil.pt")
+    torch.load(tmp_path / "evil.pt", weights_only=False)["evil"].close()
+    assert (tmp_path / "EXECUTED").exists()
+
+
+def test_a_file_that_may_not_be_read(small, folder, monkeypatch):
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(UserError, match="step-0.npz' cannot be read: Permission denied"):
+        load_run(folder, *small[:2], learning_rate=RATE)
+
+
+def test_a_missing_step_zero_is_said_and_leaves_the_signatures(small, folder):
+    (folder / "step-0.npz").unlink()
+    run = load_run(folder, *small[:2], learning_rate=RATE)
+    assert not run.attributes["initial_state"] and run.times[0] == pytest.approx(1.0)
+    assert "step 0 is missing (the first is step 10): held against signatures only" in run.attributes["notes"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of our own that were damaged
+
+
+@pytest.fixture
+def trajectories(small, tmp_path):
+    run = train(*small, learning_rate=RATE, save=[0.0, 1.0])
+    save_trajectories(tmp_path / "own.nc", {"sgd": run, "again": run})
+    return tmp_path / "own.nc"
+
+
+def attributes_set_to(text):
+    def damage(path):
+        with h5py.File(path, "r+") as file:
+            if text is None:
+                del file["sgd"].attrs["attributes_json"]
+            else:
+                file["sgd"].attrs["attributes_json"] = text
+
+    return damage
+
+
+def without_times(path):
+    with h5py.File(path, "r+") as file:
+        for name in list(file["sgd"]):
+            del file["sgd"][name]
+
+
+def cut_to(share):
+    return lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+
+TRAJECTORIES = {
+    "half of it": (cut_to(0.5), "own.nc' cannot be read as netCDF: .*truncated file"),
+    "nothing of it": (cut_to(0.0), "own.nc' cannot be read as netCDF"),
+    "text": (lambda path: path.write_text("times"), "own.nc' cannot be read as netCDF"),
+    "a pickle": (bare_pickle, "own.nc' cannot be read as netCDF"),
+    "attributes that are no JSON": (attributes_set_to("{"), "'sgd' of .* is damaged: its attributes are no JSON"),
+    "attributes that are numbers": (attributes_set_to(3), "'sgd' of .* is damaged: its attributes are no JSON"),
+    "attributes that are a list": (attributes_set_to("[]"), "is damaged: its attributes are no JSON object"),
+    "attributes nested without end": (attributes_set_to("[" * 60_000), "is damaged: its attributes are no JSON"),
+    "attributes of something else": (attributes_set_to('{"kind": 1}'), "its attributes lack kind, name, status"),
+    "no attributes": (attributes_set_to(None), "'sgd' of .* is damaged: it has no attributes"),
+    "no times": (without_times, "is damaged: it has no times"),
+    "no file": (lambda path: path.unlink(), "there is no trajectory file .*own.nc"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), TRAJECTORIES.values(), ids=TRAJECTORIES)
+def test_damaged_trajectories_are_one_sentence(trajectories, capfd, damage, message):
+    if damage is without_times:
+        # Its attributes are whole: only the numbers are gone.
+        assert list(load_trajectories(trajectories)) == ["sgd", "again"]
+    damage(trajectories)
+    with pytest.raises(UserError, match=message) as caught:
+        load_trajectories(trajectories)
+    assert "\n" not in str(caught.value)
+    del caught
+    gc.collect()
+    # Nothing else is printed, by readers that were collected half open either.
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_undamaged_group_beside_a_damaged_one_can_be_read(trajectories):
+    attributes_set_to("{")(trajectories)
+    assert Trajectory.load(trajectories, group="again").name == "sgd"
+    with pytest.raises(UserError, match="has no trajectory 'sg'; did you mean 'sgd'"):
+        Trajectory.load(trajectories, group="sg")
