@@ -106,7 +106,7 @@ def report(
     """Write the HTML report of a run directory anew, one file that needs no network."""
     if not directory.is_dir():
         raise UserError(f"there is no run directory {str(directory)!r}")
-    from compare.run import report_of
+    from compare.report.directory import report_of
     from theory.files import write_atomically
 
     path = directory / "report.html" if output is None else output

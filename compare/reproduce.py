@@ -124,10 +124,26 @@ def run(
                 result = run_comparison(experiment, snapshots=snapshots, progress=progress)
                 with run_directory(target, force=force) as folder:
                     write_comparison(folder, result)
-        parts[name] = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    result = gathered(reproduction, parts)
+        parts[name] = _read(target / "summary.json")
+    try:
+        result = gathered(reproduction, parts)
+    except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        raise UserError(
+            f"the runs in {str(directory)!r} are damaged, or of another version ({type(error).__name__}: {error}): run them "
+            f"again with {argument('force', True)}"
+        ) from error
     write_atomically(directory / "summary.json", to_json(result).encode())
     return result
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{str(path)!r} is damaged: it holds no JSON object")
+    return content
 
 
 def to_json(result: Mapping[str, Any]) -> str:
@@ -250,15 +266,25 @@ def results(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """(experiment, setting) → its kept result, in the order of the names."""
     found = {}
     for path in sorted((folder / RESULTS).glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = _read(path)
+        if result.get("kind") != "reproduction":
+            raise UserError(f"{str(path)!r} is no result of `staircase reproduce --record`")
         found[result["name"], result["setting"]] = result
     return found
 
 
 def page(folder: Path) -> str:
-    """The page of a folder's kept results: its `about.md` (where there is none, a title), then `compare.reproduction_table`."""
+    """The page of a folder's kept results: its `about.md` (where there is none, a title), then `compare.reproduction_table`.
+
+    **Raises:** `UserError` for results that cannot be read or have another shape.
+    """
     from compare.reproduction_table import table
     from theory.data.reading import read_text
 
     about = folder / INTRODUCTION
-    return table(results(folder), read_text(about) if about.is_file() else "# Claims run again\n")
+    try:
+        return table(results(folder), read_text(about) if about.is_file() else "# Claims run again\n")
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"the results in {str(folder / RESULTS)!r} are damaged, or of another version ({type(error).__name__}: {error})"
+        ) from error

@@ -30,7 +30,7 @@ from compare.drawing import draw, interactive, run_departures
 from compare.external import load_run
 from compare.measures import BandCoverage, Evidence
 from compare.optimisers import Optimiser
-from compare.report import ReportFigure, render
+from compare.report.directory import INTERACTIVE, SUMMARY, report_of
 from compare.similarity import (
     SignatureCorrelation,
     SignatureSimilarity,
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 # From so many steps on, a training's time is estimated before it starts, from so many steps of trial.
 LONG_TRAINING, TRIAL = 20_000, 50
-# What the report's interactive figures show, in a run directory.
-INTERACTIVE = "interactive.json"
 
 
 @dataclass(frozen=True)
@@ -418,38 +416,9 @@ def write_comparison(directory: Path, run: ComparisonRun) -> dict[str, Any]:
     data = json.dumps(interactive(run), ensure_ascii=False, allow_nan=False)
     (directory / INTERACTIVE).write_text(data + "\n", encoding="utf-8")
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    (directory / "summary.json").write_text(text + "\n", encoding="utf-8")
+    (directory / SUMMARY).write_text(text + "\n", encoding="utf-8")
     (directory / "report.html").write_text(report_of(directory), encoding="utf-8")
     return content
-
-
-def report_of(directory: Path) -> str:
-    """The HTML report of a run directory, from its `summary.json`, `figures/` and `interactive.json`.
-
-    **Raises:** `UserError` when the directory is no run of `staircase compare`.
-    """
-    path = directory / "summary.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{str(directory)!r} is no run directory: it has no summary.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{str(path)!r} cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.get("kind") != "comparison":
-        raise UserError(f"{str(directory)!r} holds no comparison: write one with `staircase compare`")
-    shown = []
-    for entry in content["figures"]:
-        file = directory / "figures" / f"{entry['name']}.svg"
-        if not file.is_file():
-            raise UserError(f"the figure {str(file)!r} is missing")
-        shown.append(ReportFigure(entry["name"], file.read_bytes(), entry["caption"]))
-    data = directory / INTERACTIVE
-    try:
-        # A run of an earlier version has none: its figures stand still.
-        interactive = json.loads(data.read_text(encoding="utf-8")) if data.is_file() else None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{str(data)!r} cannot be read: {error}") from error
-    return render(content, shown, interactive)
 
 
 def summary(run: ComparisonRun) -> dict[str, Any]:

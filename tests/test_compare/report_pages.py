@@ -1,5 +1,7 @@
 """Reports to test: a summary with everything in it, and pages with interactive figures, small and large."""
 
+import json
+
 import numpy as np
 from constructed import build
 
@@ -9,6 +11,7 @@ from compare.report import ReportFigure, interactive_data, render
 from compare.similarity import SignatureSimilarity, signature_correlation
 
 SUMMARY = {
+    "kind": "comparison",
     "title": "Addition <script>alert(1)</script>",
     "question": 'Does "the flow" & SGD agree?',
     "claims": [
@@ -62,6 +65,7 @@ SUMMARY = {
             "message": "stopped <being> finite",
             "last_good_time": 3.0,
             "half_loss_time": [436.0, 437.0],
+            "time_axis": "learning rate × steps",
         }
     },
     "signature_correlation": {
@@ -82,6 +86,7 @@ SUMMARY = {
     "seeds": {"initial": 0, "training": [0]},
     "versions": {"torch": "2"},
     "seconds": {"training": 12.0},
+    "figures": [{"name": "loss", "caption": 'Loss of "x" <y>'}],
 }
 FIGURE = ReportFigure("loss", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 'Loss of "x" <y>')
 # Names that would be markup, script, the end of the data, a comment, a formula or a line of its own if they were believed.
@@ -168,3 +173,12 @@ def large_page(tokens=200, times=100, width=64, seed=0):
     drawn.append((figure, figures.components(ax, ("sgd-0.1", made[0]["E"].values[-1]), last, names)))
     shown = [ReportFigure(f"figure-{i}", figures.svg(figure), "a figure") for i, (figure, _) in enumerate(drawn)]
     return render(SUMMARY, shown, data_of(similarity, trainings, flows))
+
+
+def run_directory(path):
+    """The files of a run directory of which `staircase report` makes a page."""
+    (path / "figures").mkdir(parents=True)
+    (path / "figures" / "loss.svg").write_bytes(FIGURE.svg)
+    (path / "summary.json").write_text(json.dumps(SUMMARY), encoding="utf-8")
+    (path / "interactive.json").write_text(json.dumps(data_of(*runs())), encoding="utf-8")
+    return path

@@ -4,27 +4,37 @@ Runs made elsewhere, from Python and on the command line; run directories of our
 trainings. What is accepted: test_external, test_snapshots, test_report.
 """
 
+import base64
 import gc
 import json
+import math
 import os
 import pickle
 import re
+import shutil
+import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from report_pages import FIGURE, run_directory
 from safetensors.torch import save_file
 from snapshot_files import RATE, STEPS, write_npz
 
 from compare.external import load_run
+from compare.report.directory import report_of
+from compare.reproduce import load
 from compare.training import train
 from simulate.experiment import load_experiment
 from simulate.trajectory import Trajectory, load_trajectories, save_trajectories
 from theory.cli import main
 from theory.errors import UserError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Ways to break a run of five snapshots
@@ -459,3 +469,204 @@ def test_an_undamaged_group_beside_a_damaged_one_can_be_read(trajectories):
     assert Trajectory.load(trajectories, group="again").name == "sgd"
     with pytest.raises(UserError, match="has no trajectory 'sg'; did you mean 'sgd'"):
         Trajectory.load(trajectories, group="sg")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Run directories of which a report is written
+
+
+@pytest.fixture
+def run(tmp_path):
+    return run_directory(tmp_path / "a-run")
+
+
+def edited(name, change):
+    """A JSON file of the run after `change(content)`, or with what that returns in its place."""
+
+    def damage(run):
+        content = json.loads((run / name).read_text())
+        returned = change(content)
+        (run / name).write_text(json.dumps(content if returned is None else returned))
+
+    return damage
+
+
+def summary(change):
+    return edited("summary.json", change)
+
+
+def moving(change):
+    return edited("interactive.json", change)
+
+
+def without(*keys):
+    """Without the entry that the keys lead to."""
+
+    def change(content):
+        for key in keys[:-1]:
+            content = content[key]
+        del content[keys[-1]]
+
+    return change
+
+
+def with_(value, *keys):
+    def change(content):
+        for key in keys[:-1]:
+            content = content[key]
+        content[keys[-1]] = value
+
+    return change
+
+
+def text_of(name, content):
+    return lambda run: (run / name).write_bytes(content)
+
+
+def figure_called(name):
+    """The summary names a figure outside of `figures`, and there is one."""
+
+    def damage(run):
+        (run / "secret.svg").write_bytes(FIGURE.svg)
+        summary(with_(name, "figures", 0, "name"))(run)
+
+    return damage
+
+
+BOMB = base64.b64encode(zlib.compress(bytes(50_000_000))).decode()
+SUMMARY_IS, MOVING_IS = "summary.json' is damaged", "interactive.json' is damaged"
+DIRECTORIES = {
+    "no summary": (lambda run: (run / "summary.json").unlink(), "is no run directory: it has no summary.json"),
+    "a summary cut off": (text_of("summary.json", b'{"kind": "compa'), "summary.json' cannot be read: Unterminated"),
+    "a binary summary": (text_of("summary.json", b"\x80\x04\xff"), "summary.json' cannot be read: 'utf-8' codec"),
+    "a summary nested without end": (text_of("summary.json", b"[" * 100_000), "summary.json' cannot be read: maximum"),
+    "a summary that is a list": (text_of("summary.json", b"[]"), "holds no comparison"),
+    "the summary of something else": (summary(with_("simulation", "kind")), "holds no comparison"),
+    "no figures": (summary(without("figures")), f"{SUMMARY_IS}.*: figures: field required"),
+    "no claims": (summary(without("claims")), f"{SUMMARY_IS}.*: claims: field required"),
+    "no versions": (summary(without("versions")), f"{SUMMARY_IS}.*: versions: field required"),
+    "trainings that are null": (summary(with_(None, "trainings")), f"{SUMMARY_IS}.*: trainings: .* dictionary"),
+    "claims that are words": (summary(with_(["a"], "claims")), f"{SUMMARY_IS}.*: claims.0: "),
+    "a claim without threshold": (summary(without("claims", 0, "threshold")), "claims.0.threshold: field required"),
+    "a claim of another kind": (summary(with_("<", "claims", 1, "comparison")), "claims.1.comparison: input should be"),
+    "a verdict of its own": (summary(with_("proven", "claims", 0, "verdict")), "claims.0.verdict: input should be"),
+    "seeds by another rule": (
+        summary(with_("best", "claims", 1, "over_seeds", "rule")),
+        f"{SUMMARY_IS}: KeyError: 'best'",
+    ),
+    "a boundary that is a word": (summary(with_("all", "claims", 0, "boundary")), f"{SUMMARY_IS}: TypeError"),
+    "parameters without axes": (summary(without("set_up", "parameters", "E", "axes")), "set_up.parameters.E.axes"),
+    "a run without alignment": (
+        summary(without("signature_correlation", "exact")),
+        f"{SUMMARY_IS}: signature_correlation lacks 'exact'",
+    ),
+    "braces that do not close": (
+        summary(with_(["\\frac{1}{2"], "equations", 0, "lines")),
+        f"{SUMMARY_IS}: formula has unbalanced braces",
+    ),
+    "an equation that is a number": (summary(with_([3], "equations", 0, "lines")), "equations.0.lines.0: .* string"),
+    "a figure in the parent": (figure_called("../secret"), "figures.0.name: string should match"),
+    "a figure at an absolute path": (figure_called("/etc/passwd"), "figures.0.name: string should match"),
+    "a figure that is missing": (lambda run: (run / "figures" / "loss.svg").unlink(), "loss.svg' is missing"),
+    "a figure cut off": (
+        text_of("figures/loss.svg", b"<svg xmlns='http://www.w3.org/2000/svg'><g>"),
+        "loss.svg' is damaged",
+    ),
+    "a binary figure": (text_of("figures/loss.svg", b"\x89PNG\r\n\x1a\n\0\0"), "loss.svg' is damaged, or no SVG"),
+    "an empty figure": (text_of("figures/loss.svg", b""), "loss.svg' is damaged, or no SVG"),
+    "a figure that is a page": (
+        text_of("figures/loss.svg", b"<html></html>"),
+        "loss.svg' is no SVG: its root is 'html'",
+    ),
+    "a moving figure cut off": (text_of("interactive.json", b'{"runs": ['), "interactive.json' cannot be read"),
+    "moving figures that are a list": (text_of("interactive.json", b"[]"), f"{MOVING_IS}.*: the whole: "),
+    "moving figures without anything": (text_of("interactive.json", b"{}"), f"{MOVING_IS}.*: runs: field required"),
+    "no run to move": (moving(with_([], "runs")), f"{MOVING_IS}.*: runs: list should have at least 1"),
+    "no matrices": (moving(without("matrices")), f"{MOVING_IS}.*: matrices: field required"),
+    "a number that is none": (moving(with_(math.nan, "matrices", "low")), f"{MOVING_IS}.*: matrices.low: .*finite"),
+    "a start beyond the times": (moving(with_(9, "start")), f"{MOVING_IS}: start: there are 9 times"),
+    "a curve of no run": (moving(with_(4, "panels", 0, "curves", 0, "run")), "curves.0.run: there is no run 4"),
+    "a matrix of no run": (moving(with_(-1, "matrices", "runs", 0, "run")), "runs.0.run: there is no run -1"),
+    "a matrix that is no base64": (moving(with_("§", "matrices", "signature")), f"{MOVING_IS}: matrices.signature: "),
+    "a matrix that is no deflate": (
+        moving(with_("AAAA", "matrices", "signature")),
+        f"{MOVING_IS}: matrices.signature: ",
+    ),
+    "a matrix too short": (moving(with_([], "matrices", "tokens")), "0 bytes are needed, but it holds more"),
+    "a matrix of gigabytes": (
+        moving(with_(BOMB, "matrices", "runs", 0, "frames")),
+        "bytes are needed, but it holds more",
+    ),
+    "a curve cut off": (moving(with_("AAAAAAAA", "panels", 0, "curves", 0, "t")), "times and values differ in number"),
+    "a colour that is style": (moving(with_("red;x:y", "runs", 0, "color")), "runs.0.color: string should match"),
+}
+
+
+def test_the_run_that_is_damaged_below_is_whole(run):
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert 'id="interactive"' in page and "data:image/svg+xml" in page and "<math" in page
+
+
+@pytest.mark.parametrize(("damage", "message"), DIRECTORIES.values(), ids=DIRECTORIES)
+def test_a_report_of_a_damaged_run_is_one_sentence_and_leaves_the_old_page(run, capfd, damage, message):
+    (run / "report.html").write_text("the old page")
+    damage(run)
+    before = contents(run)
+    assert main(["report", str(run)]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and re.search(message, err), err
+    assert before == contents(run)
+    with pytest.raises(UserError, match=message):
+        report_of(run)
+
+
+REPRODUCED = {"kind": "reproduction", "name": "small", "setting": "full", "title": "Small", "has_quick": False}
+RESULTS = {
+    "a result cut off": (b'{"kind": "repro', "small.json' cannot be read"),
+    "a binary result": (b"\x80\x04\xff", "small.json' cannot be read"),
+    "a result that is a list": (b"[]", "small.json' is damaged: it holds no JSON object"),
+    "a result of something else": (b'{"kind": "comparison"}', "small.json' is no result of `staircase reproduce"),
+    "a result without parts": (json.dumps(REPRODUCED | {"claims": []}).encode(), "are damaged, .*KeyError: 'parts'"),
+    "a result with claims of words": (
+        json.dumps(REPRODUCED | {"claims": ["a"], "parts": {}}).encode(),
+        "are damaged, .*TypeError",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), RESULTS.values(), ids=RESULTS)
+def test_damaged_results_make_no_table(tmp_path, capfd, content, message):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "small.json").write_bytes(content)
+    (tmp_path / "README.md").write_text("the old table")
+    shutil.copy(EXAMPLES / "staircase" / "three-tokens.toml", tmp_path)
+    before = contents(tmp_path)
+    assert main(["reproduce", "--table", "--directory", str(tmp_path)]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and re.search(message, err), err
+    assert before == contents(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "summary.json' cannot be read"),
+        (b"3", "summary.json' is damaged: it holds no JSON object"),
+        (b"{}", "are damaged, or of another version .*: run them again with --force"),
+        (b'{"claims": []}', "are damaged, or of another version"),
+        (b'{"claims": 3}', "are damaged, or of another version"),
+    ],
+)
+def test_kept_runs_that_are_damaged_are_not_taken_for_results(tmp_path, capfd, content, message):
+    reproduction = load("three-tokens", EXAMPLES / "staircase", quick=True)
+    for name, experiment in reproduction.parts.items():
+        (tmp_path / reproduction.label / name).mkdir(parents=True)
+        (tmp_path / reproduction.label / name / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
+        (tmp_path / reproduction.label / name / "summary.json").write_bytes(content)
+    before = contents(tmp_path)
+    words = ["three-tokens", "--quick", "--directory", str(EXAMPLES / "staircase"), "-o", str(tmp_path)]
+    assert main(["reproduce", *words]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and re.search(message, err), err
+    assert before == contents(tmp_path)
