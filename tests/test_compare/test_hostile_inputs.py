@@ -5,6 +5,7 @@ trainings. What is accepted: test_external, test_snapshots, test_report.
 """
 
 import base64
+import errno
 import gc
 import json
 import math
@@ -12,6 +13,9 @@ import os
 import pickle
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +29,7 @@ from report_pages import FIGURE, run_directory
 from safetensors.torch import save_file
 from snapshot_files import RATE, STEPS, write_npz
 
+from compare import figures
 from compare.external import load_run
 from compare.report.directory import report_of
 from compare.reproduce import load
@@ -670,3 +675,211 @@ def test_kept_runs_that_are_damaged_are_not_taken_for_results(tmp_path, capfd, c
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 1 and re.search(message, err), err
     assert before == contents(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Places that cannot be written, full disks, and killed commands
+
+TRAINED = """
+[architecture]
+name = "feed_forward"
+[sizes]
+embed = 6
+[data]
+task = "add"
+numbers = 4
+[initial]
+scale = 0.2
+[flow]
+kinds = []
+until = 4.0
+[save]
+count = 5
+[training]
+learning_rate = 0.1
+batch = 4
+seeds = [0, 1]
+"""
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A folder with an experiment that trains in a moment, and draws one small figure."""
+
+    def draw(run):
+        figure, (ax,) = figures.canvas(width=1.0, height=1.0)
+        ax.plot([0, 1])
+        return {"one": (figure, "a line")}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("compare.run.draw", draw)
+    (tmp_path / "file.toml").write_text(TRAINED)
+    return tmp_path
+
+
+COMPARE = ["compare", "file.toml", "-o", "out", "--quiet"]
+
+
+def same_trajectories(one, other):
+    one, other = load_trajectories(one / "trajectories.nc"), load_trajectories(other / "trajectories.nc")
+    assert list(one) == list(other)
+    for name, run in one.items():
+        assert set(run.data.variables) == set(other[name].data.variables)
+        for variable in run.data.variables:
+            assert run.data[variable].values.tobytes() == other[name].data[variable].values.tobytes()
+
+
+def no_space(*arguments, **options):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_from(name):
+    """A disk on which there is no room for the files that are called like `name`, nor for any after them."""
+    full = []
+
+    def is_full(path):
+        full.extend([path] if name in Path(path).name else [])
+        return bool(full)
+
+    def fill(patch):
+        for method in ("write_text", "write_bytes"):
+            write = getattr(Path, method)
+            patch.setattr(
+                Path, method, lambda self, *a, write=write, **o: (no_space if is_full(self) else write)(self, *a, **o)
+            )
+        fallocate, fdopen = os.posix_fallocate, os.fdopen
+
+        def of_handle(handle):
+            return os.readlink(f"/proc/self/fd/{handle}")
+
+        patch.setattr(os, "posix_fallocate", lambda h, *a: (no_space if is_full(of_handle(h)) else fallocate)(h, *a))
+        patch.setattr(os, "fdopen", lambda h, *a, **o: (no_space if is_full(of_handle(h)) else fdopen)(h, *a, **o))
+
+    return fill
+
+
+FILES = {
+    "run.json": 0,
+    "step-000000020": 10,
+    "resume.npz": 0,
+    "experiment.toml": 40,
+    "trajectories.nc": 40,
+    "equations.tex": 40,
+    "one.png": 40,
+    "one.svg": 40,
+    "interactive.json": 40,
+    "summary.json": 40,
+    "report.html": 40,
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files are not to be had here")
+@pytest.mark.parametrize(("name", "reached"), FILES.items(), ids=FILES)
+def test_a_full_disk_leaves_nothing_half_written_and_no_training_is_lost(trained, capfd, name, reached):
+    with pytest.MonkeyPatch.context() as patch:
+        full_from(name)(patch)
+        assert main(COMPARE) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and "No space left on device" in err, err
+    left = {path.relative_to(trained).parts[0] for path in trained.rglob("*") if path.is_file()}
+    assert left <= {"file.toml", ".out.training"} and not (trained / "out").exists()
+    kept = [path for path in trained.rglob("resume.npz")]
+    if reached:
+        with np.load(kept[0]) as file:
+            assert json.loads(str(file["description"]))["step"] == reached
+    assert main([word for word in COMPARE if word != "--quiet"]) == 0
+    assert (f"went on from step {reached}" in capfd.readouterr().err) == bool(reached)
+    assert {path.name for path in trained.iterdir()} == {"file.toml", "out"}
+    # The rest of the tests compare with what an unbroken run gives.
+    assert main(["compare", "file.toml", "-o", "whole", "--quiet"]) == 0
+    same_trajectories(trained / "out", trained / "whole")
+
+
+def occupied(folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "mine").write_text("mine")
+
+
+def linked(folder):
+    (folder / "elsewhere").mkdir()
+    (folder / "out").symlink_to(folder / "elsewhere")
+
+
+PLACES = {
+    "a file": (lambda folder: (folder / "out").write_text("mine"), "out", "'out' is a file; name a directory"),
+    "below a file": (lambda folder: (folder / "a").write_text("mine"), "a/out", "a' is not a directory"),
+    "not empty": (occupied, "out", "'out' is not empty; name another, or replace it with --force"),
+    "a link": (linked, "out", "'out' is a link; name the directory"),
+    "a link to nowhere": (lambda folder: (folder / "out").symlink_to(folder / "gone"), "out", "'out' is a file"),
+    "a name too long": (lambda folder: None, "o" * 300, "cannot be read or written: File name too long"),
+    "around the working directory": (lambda folder: None, "..", "holds the working directory"),
+}
+
+
+@pytest.mark.parametrize(("prepare", "place", "message"), PLACES.values(), ids=PLACES)
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    trained, capfd, monkeypatch, prepare, place, message
+):
+    prepare(trained)
+    before = contents(trained)
+    monkeypatch.setattr("compare.run.run_comparison", lambda *_, **__: pytest.fail("work was begun"))
+    assert main(["compare", "file.toml", "-o", place]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and re.search(message, err), err
+    assert before == contents(trained)
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS, errno.EDQUOT], ids=["forbidden", "read-only", "quota"])
+def test_a_folder_in_which_nothing_can_be_made_is_refused_before_any_work(trained, capfd, monkeypatch, error):
+    def refuse(*arguments, **options):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("compare.run.run_comparison", lambda *_, **__: pytest.fail("work was begun"))
+    assert main(COMPARE) == 2
+    assert re.search(f"nothing can be made in .* .{os.strerror(error)}.", capfd.readouterr().err)
+    assert {path.name for path in trained.iterdir()} == {"file.toml"}
+
+
+def test_a_report_is_not_written_over_a_directory_and_a_full_disk_leaves_the_old_one(run, capfd):
+    (run / "report.html").write_text("the old page")
+    before = contents(run)
+    assert main(["report", str(run), "-o", str(run / "figures")]) == 2
+    assert "is a directory" in capfd.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        full_from("report.html")(patch)
+        assert main(["report", str(run)]) == 2
+    assert "report.html' cannot be written: No space left on device" in capfd.readouterr().err
+    assert before == contents(run)
+
+
+KILLED = """
+import os, signal, sys
+import compare.run, compare.seeds
+from theory.cli import main
+inner = compare.seeds.OneByOne.advance_to
+def advance_to(self, step):
+    inner(self, step)
+    if step > 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+compare.seeds.OneByOne.advance_to = advance_to
+compare.run.draw = lambda run: {}
+main(sys.argv[1:])
+"""
+
+
+def test_a_command_killed_in_mid_training_goes_on_and_ends_bit_for_bit_alike(trained, capfd):
+    words = [*COMPARE, "--set", 'flow.kinds=["exact"]']
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (trained / "out").exists() and (trained / ".out.training").is_dir()
+    assert main([word for word in words if word != "--quiet"]) == 0
+    assert "sgd-0.1 went on from step 20" in capfd.readouterr().err
+    assert {path.name for path in trained.iterdir()} == {"file.toml", "out"}
+    assert main(["compare", "file.toml", "-o", "whole", "--quiet", "--set", 'flow.kinds=["exact"]']) == 0
+    same_trajectories(trained / "out", trained / "whole")
+    one, other = (json.loads((trained / name / "summary.json").read_text()) for name in ("out", "whole"))
+    assert one["signature_correlation"] == other["signature_correlation"]
+    for name in ("comparison", "table", "loss", "times"):
+        assert one["trainings"]["sgd-0.1"][name] == other["trainings"]["sgd-0.1"][name]
