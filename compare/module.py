@@ -1,23 +1,105 @@
-"""An architecture as a torch module: the same expression, read by torch."""
+"""What is trained, as a torch module: an architecture's expression read by torch, or a model that torch code defines."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
 from theory import interpret
 from theory.errors import UserError, nearest
-from theory.language import Architecture
+from theory.language import Architecture, ParameterSpec
 
 Precision = Literal["float64", "float32"]
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 DEVICES = ("cpu", "cuda")
 
 
-class ArchitectureModule(torch.nn.Module):
+class Model(Protocol):
+    """What a training asks of a model: an `Architecture`, or one that torch code defines (`compare.language_models`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, ParameterSpec]: ...
+    @property
+    def labels_per_position(self) -> bool: ...
+    def root(self, axis: str) -> str: ...
+    def trained(self, frozen: Collection[str] = ()) -> tuple[str, ...]: ...
+
+
+class TorchModel(Model, Protocol):
+    """A model that torch code defines.
+
+    `kept`: the parameters that a training saves and its trajectory has, unless others are asked for; `module`: the torch
+    module at given arrays.
+    """
+
+    @property
+    def kept(self) -> tuple[str, ...]: ...
+
+    def module(
+        self,
+        initial: Mapping[str, np.ndarray],
+        *,
+        dtype: Precision = "float64",
+        device: str = "cpu",
+        frozen: Collection[str] = (),
+    ) -> TrainedModule: ...
+
+
+def module_of(model: Model, initial: Mapping[str, np.ndarray], **options: Any) -> TrainedModule:
+    """The torch module of a model at the arrays `initial`; `options`: those of `ArchitectureModule`."""
+    if isinstance(model, Architecture):
+        return ArchitectureModule(model, initial, **options)
+    return model.module(initial, **options)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class TrainedModule(torch.nn.Module):
+    """A torch module whose parameters go by the names of its `model`; subclasses make them, and say what logits are."""
+
+    model: Model
+
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters by the model's names."""
+        return dict(self.named_parameters())
+
+    def load(self, initial: Mapping[str, np.ndarray]) -> None:
+        """Copy one array into each parameter, bit for bit in float64.
+
+        **Raises:** `UserError` when an array is missing, unknown or of another shape.
+        """
+        check_names(self.model, initial)
+        with torch.no_grad():
+            for name, parameter in self.named().items():
+                array = np.array(initial[name], dtype=np.float64)
+                if array.shape != tuple(parameter.shape):
+                    raise UserError(
+                        f"parameter {name!r} has shape {tuple(parameter.shape)}, "
+                        f"but the array given for it has shape {array.shape}"
+                    )
+                parameter.copy_(torch.from_numpy(array))
+
+    def arrays(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """The parameters now, all or those of `names`, as float64 numpy copies by name."""
+        return {
+            name: parameter.detach().cpu().numpy().astype(np.float64)
+            for name, parameter in self.named().items()
+            if names is None or name in names
+        }
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The parameters that are not frozen."""
+        return [parameter for parameter in self.named().values() if parameter.requires_grad]
+
+    def loss(self, tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Σ_s weights_s · mean over positions of −log softmax(f)_y (natural logarithm)."""
+        return interpret.loss_of_logits(self(tokens), labels, weights, xp=torch)
+
+
+class ArchitectureModule(TrainedModule):
     """A trainable torch module whose forward pass is `theory.interpret` over torch.
 
     **Arguments:**
@@ -45,12 +127,11 @@ class ArchitectureModule(torch.nn.Module):
         frozen: Collection[str] = (),
     ):
         super().__init__()
-        if dtype not in DTYPES:
-            raise UserError(f"unknown dtype {dtype!r}; {nearest(str(dtype), DTYPES)}")
+        check_dtype(dtype)
         check_device(device)
         trained = architecture.trained(frozen)
-        self.architecture = architecture
-        _check_names(architecture, initial)
+        self.architecture = self.model = architecture
+        check_names(architecture, initial)
         for name in architecture.parameters:
             if hasattr(self, name):
                 raise UserError(
@@ -61,39 +142,15 @@ class ArchitectureModule(torch.nn.Module):
             self.register_parameter(name, torch.nn.Parameter(values, requires_grad=name in trained))
         self.load(initial)
 
-    def load(self, initial: Mapping[str, np.ndarray]) -> None:
-        """Copy one array into each parameter, bit for bit in float64.
-
-        **Raises:** `UserError` when an array is missing, unknown or of another shape.
-        """
-        _check_names(self.architecture, initial)
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                array = np.array(initial[name], dtype=np.float64)
-                if array.shape != tuple(parameter.shape):
-                    raise UserError(
-                        f"parameter {name!r} has shape {tuple(parameter.shape)}, "
-                        f"but the array given for it has shape {array.shape}"
-                    )
-                parameter.copy_(torch.from_numpy(array))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters now, as float64 numpy copies by name."""
-        return {
-            name: parameter.detach().cpu().numpy().astype(np.float64) for name, parameter in self.named_parameters()
-        }
-
-    def trainable(self) -> list[torch.nn.Parameter]:
-        """The parameters that are not frozen."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (sample[, position], label) of `tokens` (sample, position)."""
         return interpret.evaluate(self.architecture, dict(self.named_parameters()), tokens, xp=torch)
 
-    def loss(self, tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Σ_s weights_s · mean over positions of −log softmax(f)_y (natural logarithm)."""
-        return interpret.loss_of_logits(self(tokens), labels, weights, xp=torch)
+
+def check_dtype(dtype: str) -> None:
+    """**Raises:** `UserError` for an unknown precision."""
+    if dtype not in DTYPES:
+        raise UserError(f"unknown dtype {dtype!r}; {nearest(str(dtype), DTYPES)}")
 
 
 def check_device(device: str) -> None:
@@ -104,10 +161,11 @@ def check_device(device: str) -> None:
         raise UserError("device 'cuda' was asked for, but torch sees no CUDA device here: leave device at 'cpu'")
 
 
-def _check_names(architecture: Architecture, initial: Mapping[str, np.ndarray]) -> None:
+def check_names(model: Model, initial: Mapping[str, np.ndarray]) -> None:
+    """**Raises:** `UserError` for an array of no parameter, or a parameter without an array."""
     for name in initial:
-        if name not in architecture.parameters:
-            raise UserError(f"{architecture.name} has no parameter {name!r}; {nearest(name, architecture.parameters)}")
-    for name in architecture.parameters:
+        if name not in model.parameters:
+            raise UserError(f"{model.name} has no parameter {name!r}; {nearest(name, model.parameters)}")
+    for name in model.parameters:
         if name not in initial:
             raise UserError(f"no initial array is given for parameter {name!r}")

@@ -26,6 +26,8 @@ class Optimiser:
     - `weight_decay`: λ. With sgd the gradient becomes g + λθ, which adds −λθ to the flow; adam takes λθ into the gradient
       before it is rescaled, adamw subtracts ηλθ beside it.
     - `betas`, `epsilon`: of adam and adamw.
+    - `warmup`: share of the steps over which the learning rate of adam or adamw rises from 0; `final_ratio`: to what share of
+      the learning rate it then falls, by half a cosine, until the last step. Not of sgd, whose time is learning rate × steps.
 
     **Raises:** `UserError` for an unknown name or a number out of range.
     """
@@ -35,6 +37,8 @@ class Optimiser:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+    warmup: float = 0.0
+    final_ratio: float = 1.0
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -49,6 +53,25 @@ class Optimiser:
             raise UserError(f"betas must be two numbers in [0, 1), found {self.betas!r}")
         if not (_number(self.epsilon) and self.epsilon > 0):
             raise UserError(f"epsilon must be a positive number, found {self.epsilon!r}")
+        if not (_number(self.warmup) and 0 <= self.warmup < 1):
+            raise UserError(f"warmup is a share of the steps in [0, 1), found {self.warmup!r}")
+        if not (_number(self.final_ratio) and 0 <= self.final_ratio <= 1):
+            raise UserError(f"final_ratio is a share of the learning rate in [0, 1], found {self.final_ratio!r}")
+        if self.scheduled and self.name == "sgd":
+            raise UserError("warmup and final_ratio belong to adam and adamw: with sgd, time is learning rate × steps")
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the learning rate changes from step to step."""
+        return self.warmup > 0 or self.final_ratio < 1
+
+    def rate_factor(self, step: int, steps: int) -> float:
+        """By what the learning rate is multiplied in the step `step` → `step` + 1 of a training of `steps` steps."""
+        rising = self.warmup * steps
+        if step + 1 < rising:
+            return (step + 1) / rising
+        share = min(1.0, (step + 1 - rising) / (steps - rising)) if steps > rising else 1.0
+        return self.final_ratio + (1 - self.final_ratio) * 0.5 * (1 + math.cos(math.pi * share))
 
     @property
     def predicts_time(self) -> bool:
@@ -72,6 +95,7 @@ class Optimiser:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, those that this optimiser uses."""
         own = ("momentum", "weight_decay") if self.name == "sgd" else ("weight_decay", "betas", "epsilon")
+        own = (*own, "warmup", "final_ratio") if self.scheduled else own
         values = asdict(self) | {"betas": list(self.betas)}
         return {"name": self.name} | {key: values[key] for key in own}
 

@@ -7,8 +7,9 @@ to rounding and not bit for bit. Alone it does not depend on the other seeds at 
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -17,18 +18,25 @@ import numpy as np
 import torch
 
 from compare.batches import Batches, batches
-from compare.module import DTYPES, ArchitectureModule, Precision
+from compare.module import DTYPES, Model, Precision, TrainedModule, module_of
 from compare.optimisers import Optimiser
 from theory import interpret
 from theory.data.dataset import Dataset
 from theory.language import Architecture
 
+# The loss of a dataset is summed over parts whose logits hold about so many numbers.
+_LOGITS = 1 << 23
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What every seed of a training shares; `initial`: one start for all seeds, or one for each in their order."""
+    """What every seed of a training shares.
 
-    architecture: Architecture
+    `initial`: one start for all seeds, or one for each in their order; `steps`: how many the training has; `judged`: on how
+    many samples, evenly spread over the dataset, the loss is taken, all by default.
+    """
+
+    architecture: Model
     dataset: Dataset
     initial: Mapping[str, np.ndarray] | Sequence[Mapping[str, np.ndarray]]
     learning_rate: float
@@ -38,14 +46,16 @@ class Problem:
     dtype: Precision
     device: str = "cpu"
     frozen: tuple[str, ...] = ()
+    steps: int = 1
+    judged: int | None = None
 
     def start(self, number: int) -> Mapping[str, np.ndarray]:
         """The initial arrays of the seed that stands at this place."""
         return self.initial if isinstance(self.initial, Mapping) else self.initial[number]
 
-    def module(self, number: int = 0) -> ArchitectureModule:
+    def module(self, number: int = 0) -> TrainedModule:
         """The model at the initial arrays of the seed that stands at this place."""
-        return ArchitectureModule(
+        return module_of(
             self.architecture, self.start(number), dtype=self.dtype, device=self.device, frozen=self.frozen
         )
 
@@ -66,6 +76,23 @@ class Problem:
     def weights(self) -> torch.Tensor:
         return torch.tensor(self.dataset.weights, dtype=DTYPES[self.dtype], device=self.device)
 
+    def rate(self, step: int) -> float:
+        """The learning rate of the step `step` → `step` + 1."""
+        return self.learning_rate * self.optimiser.rate_factor(step, self.steps)
+
+    def loss(self, of: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
+        """The loss that is saved: `of` (tokens, labels, weights), summed over parts of bounded size."""
+        tokens, labels, weights = self.tokens, self.labels, self.weights
+        if self.judged is not None:
+            rows = np.linspace(0, len(tokens) - 1, min(self.judged, len(tokens))).round().astype(np.int64)
+            chosen = torch.from_numpy(np.unique(rows)).to(self.device)
+            tokens, labels, weights = tokens[chosen], labels[chosen], weights[chosen]
+            weights = weights / weights.sum()
+        size = max(1, _LOGITS // (self.dataset.n_labels * (labels.numel() // len(labels))))
+        parts = [slice(start, start + size) for start in range(0, len(tokens), size)]
+        with torch.no_grad():
+            return sum(float(of(tokens[part], labels[part], weights[part])) for part in parts)
+
     def drawn(self, rows: np.ndarray, weights: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(tokens, labels, weights) of a batch, or of one batch for each seed."""
         chosen = torch.from_numpy(rows).to(self.device)
@@ -82,11 +109,11 @@ class Members(Protocol):
         ...
 
     def losses(self) -> list[float]:
-        """The loss of the full dataset, for each seed."""
+        """The loss that is saved, for each seed."""
         ...
 
-    def arrays(self) -> list[dict[str, np.ndarray]]:
-        """The parameters of each seed, float64."""
+    def arrays(self, names: Collection[str]) -> list[dict[str, np.ndarray]]:
+        """The parameters of these names of each seed, float64."""
         ...
 
     def state(self) -> dict[str, np.ndarray]:
@@ -118,24 +145,23 @@ class OneByOne:
         problem = self.problem
         full = (problem.tokens, problem.labels, problem.weights)
         for module, optimiser, stream in zip(self._modules, self._optimisers, self._streams, strict=True):
-            for _ in range(self.step, step):
+            for now in range(self.step, step):
+                _set_rate(optimiser, problem, now)
                 optimiser.zero_grad(set_to_none=True)
                 module.loss(*(full if stream is None else problem.drawn(*next(stream)))).backward()
                 optimiser.step()
         self.step = step
 
     def losses(self) -> list[float]:
-        with torch.no_grad():
-            problem = self.problem
-            return [float(module.loss(problem.tokens, problem.labels, problem.weights)) for module in self._modules]
+        return [self.problem.loss(module.loss) for module in self._modules]
 
-    def arrays(self) -> list[dict[str, np.ndarray]]:
-        return [module.arrays() for module in self._modules]
+    def arrays(self, names: Collection[str]) -> list[dict[str, np.ndarray]]:
+        return [module.arrays(names) for module in self._modules]
 
     def state(self) -> dict[str, np.ndarray]:
         found = {}
         for i, (module, optimiser) in enumerate(zip(self._modules, self._optimisers, strict=True)):
-            found |= {f"{i}/parameter/{name}": _numpy(value) for name, value in module.named_parameters()}
+            found |= {f"{i}/parameter/{name}": _numpy(value) for name, value in module.named().items()}
             found |= _optimiser_state(optimiser, f"{i}/optimiser/")
         return found
 
@@ -145,7 +171,7 @@ class OneByOne:
     def restore(self, step: int, state: Mapping[str, np.ndarray], streams: Sequence[dict[str, Any] | None]) -> None:
         for i, (module, optimiser) in enumerate(zip(self._modules, self._optimisers, strict=True)):
             with torch.no_grad():
-                for name, parameter in module.named_parameters():
+                for name, parameter in module.named().items():
                     parameter.copy_(torch.from_numpy(state[f"{i}/parameter/{name}"]))
             _restore_optimiser(optimiser, state, f"{i}/optimiser/")
         _restore_streams(self._streams, streams)
@@ -159,11 +185,11 @@ class Together:
         self.problem = problem
         self.step = 0
         self._module = problem.module()
-        starts = [dict(problem.module(number).named_parameters()) for number in range(len(seeds))]
+        starts = [problem.module(number).named() for number in range(len(seeds))]
         self._streams = [problem.stream(seed) for seed in seeds]
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._shared: set[str] = set()  # what no seed trains and all start from
-        for name, value in self._module.named_parameters():
+        for name, value in self._module.named().items():
             shared = name in problem.frozen and isinstance(problem.initial, Mapping)
             stacked = value.detach() if shared else torch.stack([start[name].detach() for start in starts])
             self._parameters[name] = torch.nn.Parameter(stacked, requires_grad=name not in problem.frozen)
@@ -172,16 +198,21 @@ class Together:
         self._seeds = len(seeds)
         trainable = [value for value in self._parameters.values() if value.requires_grad]
         self._optimiser = problem.optimiser.build(trainable, problem.learning_rate)
-        architecture = problem.architecture
         self._losses = torch.func.vmap(
-            lambda parameters, tokens, labels, weights: interpret.loss(
-                architecture, parameters, tokens, labels, weights, xp=torch
-            ),
+            self._loss,
             in_dims=({name: None if name in self._shared else 0 for name in self._parameters}, 0, 0, 0),
         )
 
+    def _loss(
+        self, parameters: Mapping[str, torch.Tensor], tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        architecture = self.problem.architecture
+        assert isinstance(architecture, Architecture)  # `train` has refused others
+        return interpret.loss(architecture, parameters, tokens, labels, weights, xp=torch)
+
     def advance_to(self, step: int) -> None:
-        for _ in range(self.step, step):
+        for now in range(self.step, step):
+            _set_rate(self._optimiser, self.problem, now)
             self._optimiser.zero_grad(set_to_none=True)
             # A seed's loss depends on its own parameters alone, so the sum has every seed's gradient.
             self._losses(self._parameters, *self._batch()).sum().backward()
@@ -203,16 +234,12 @@ class Together:
         }
 
     def losses(self) -> list[float]:
-        problem = self.problem
-        found = []
-        for number in range(self._seeds):
-            arguments = (self._member(number), problem.tokens, problem.labels, problem.weights)
-            found.append(float(interpret.loss(problem.architecture, *arguments, xp=torch)))
-        return found
+        members = [self._member(number) for number in range(self._seeds)]
+        return [self.problem.loss(functools.partial(self._loss, member)) for member in members]
 
-    def arrays(self) -> list[dict[str, np.ndarray]]:
+    def arrays(self, names: Collection[str]) -> list[dict[str, np.ndarray]]:
         return [
-            {name: _numpy(value).astype(np.float64) for name, value in self._member(number).items()}
+            {name: _numpy(value).astype(np.float64) for name, value in self._member(number).items() if name in names}
             for number in range(self._seeds)
         ]
 
@@ -249,6 +276,13 @@ def faster(problem: Problem, seeds: Sequence[int], *, steps: int = 20) -> tuple[
             times.append((time.perf_counter() - started) / steps)
         seconds[name] = min(times)
     return seconds["together"] < seconds["one_by_one"], seconds
+
+
+def _set_rate(optimiser: torch.optim.Optimizer, problem: Problem, step: int) -> None:
+    """Put the learning rate where the schedule wants it."""
+    if problem.optimiser.scheduled:
+        for group in optimiser.param_groups:
+            group["lr"] = problem.rate(step)
 
 
 def _numpy(value: torch.Tensor) -> np.ndarray:

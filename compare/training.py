@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from compare.batches import batches
-from compare.module import ArchitectureModule, Precision
+from compare.module import Model, Precision, module_of
 from compare.optimisers import Optimiser, as_optimiser
 from compare.seeds import Members, OneByOne, Problem, Together, faster
 from compare.snapshots import Snapshots, fingerprint
@@ -23,17 +23,19 @@ from simulate.schedule import Schedule, as_schedule, step_of_time, time_of_step
 from simulate.trajectory import Trajectory
 from theory.architectures import check_labels
 from theory.data.dataset import Dataset
-from theory.errors import UserError
+from theory.errors import UserError, nearest
 from theory.language import Architecture
 from theory.limits import check_steps
 
 # A function of the parameters, by name, and the dataset; it returns a number or an array.
 Observable = Callable[[dict[str, np.ndarray], Dataset], Any]
 SeedsTogether = bool | Literal["faster"]
+# Of the data, samples whose logits hold about so many numbers tell one training from another.
+_LOGITS = 1 << 22
 
 
 def train(
-    architecture: Architecture,
+    architecture: Model,
     dataset: Dataset,
     initial: Mapping[str, np.ndarray] | Sequence[Mapping[str, np.ndarray]],
     *,
@@ -46,6 +48,8 @@ def train(
     replacement: bool = True,
     frozen: Collection[str] = (),
     half_loss: bool = False,
+    parameters: Collection[str] | None = None,
+    loss_samples: int | None = None,
     seeds: Sequence[int] = (0,),
     together: SeedsTogether = False,
     observables: Mapping[str, Observable] | None = None,
@@ -61,6 +65,7 @@ def train(
 
     **Arguments:**
 
+    - `architecture`: an `Architecture`, or a model that torch code defines, such as `compare.language_models.Qwen2`.
     - `initial`: the arrays to start from, the same for every seed, or a list with those of each seed; step 0 is always
       saved, and in float64 it is these arrays bit for bit.
     - `learning_rate`: η > 0. Time is t = learning rate × step, divided by 1 − μ with momentum
@@ -77,6 +82,10 @@ def train(
       n P(s) times, which keeps the gradient unbiased over an epoch).
     - `frozen`: names of parameters that keep their initial arrays.
     - `half_loss`: stop at the first save time at which the loss of every seed has halved.
+    - `parameters`: names of those that are saved and that the result has: by default all of an architecture, and the
+      embedding and unembedding of a language model. Observables see these alone.
+    - `loss_samples`: take the loss at the save times on so many samples, spread evenly over the dataset, where all of them (a
+      corpus) would take longer than the training.
     - `seeds`: each seed draws its own batches. Several seeds give a leading axis `seed`. Full-batch training has several
       only where each has its own start.
     - `together`: train the seeds in one vectorised step, several times faster for small models and batches. A seed then
@@ -93,7 +102,7 @@ def train(
     - `name`: what the result calls itself; the optimiser's name by default.
     - `progress`: a progress bar on standard error.
 
-    **Returns:** a `Trajectory` of kind "training" with every parameter, the series `loss` (of the full dataset) and the
+    **Returns:** a `Trajectory` of kind "training" with these parameters, the series `loss` (of the full dataset) and the
     Frobenius norms `norm_<parameter>`. When a number stops being finite the status is "blow-up", the trajectory ends at
     the last save time at which all seeds were finite, and `blow_up_seeds` lists the seeds concerned.
 
@@ -118,6 +127,13 @@ def train(
         frozen=frozen,
         device=device,
     )
+    wanted = saved_parameters(architecture, parameters)
+    if together is not False and not isinstance(architecture, Architecture):
+        raise UserError(f"the seeds of {architecture.name} are trained one by one: leave together out")
+    if loss_samples is not None and (
+        isinstance(loss_samples, bool) or int(loss_samples) != loss_samples or loss_samples < 1
+    ):
+        raise UserError(f"loss_samples must be a whole number of at least 1, found {loss_samples!r}")
     for key in observables or {}:
         if key in architecture.parameters or key == "loss" or key.startswith("norm_"):
             raise UserError(f"an observable cannot be called {key!r}: that name is taken")
@@ -134,6 +150,8 @@ def train(
         dtype,
         device,
         tuple(frozen),
+        int(save_steps[-1]),
+        None if loss_samples is None else int(loss_samples),
     )
     started = time.perf_counter()
     saved: list[list[dict[str, np.ndarray]]] = []
@@ -148,18 +166,18 @@ def train(
         members: Members = (Together if way.together else OneByOne)(problem, seeds)
         store = None
         if snapshots is not None:
-            store = Snapshots(snapshots, _description(problem, seeds, save_steps, threads, way.together))
+            store = Snapshots(snapshots, _description(problem, seeds, save_steps, threads, way.together, wanted))
             store.resume(members)
         resumed_from = members.step if store is not None and store.last_step is not None else None
         pace = _Pace(members, store, snapshot_seconds)
         task = bar.add_task(f"training {name}, η = {learning_rate:g}", total=int(save_steps[-1]))
         for step in save_steps.tolist():
-            known = None if store is None else store.saved(step, list(architecture.parameters), len(seeds))
+            known = None if store is None else store.saved(step, wanted, len(seeds))
             if known is not None:
                 states, now = known.arrays, known.losses
             else:
                 pace.advance_to(step)
-                states, now = members.arrays(), members.losses()
+                states, now = members.arrays(wanted), members.losses()
             blown = [
                 seed
                 for seed, value, state in zip(seeds, now, states, strict=True)
@@ -204,6 +222,8 @@ def train(
         "seconds_run": time.perf_counter() - started,
         "torch": torch.__version__,
     }
+    if loss_samples is not None:
+        attributes["loss_samples"] = min(loss_samples, dataset.n_samples)
     if way.trial:
         attributes["seconds_per_step_tried"] = way.trial
     if resumed_from is not None:
@@ -216,11 +236,9 @@ def train(
         )
     # (time, seed) lists become ([seed,] time, …) arrays.
     single = len(seeds) == 1
-    parameters = {
-        key: _stack([[state[key] for state in states] for states in saved], single) for key in architecture.parameters
-    }
+    stored = {key: _stack([[state[key] for state in states] for states in saved], single) for key in wanted}
     series = {"loss": _stack(losses, single)}
-    for key, array in parameters.items():
+    for key, array in stored.items():
         axes = tuple(range(-len(architecture.parameters[key].axes), 0))
         series[f"norm_{key}"] = np.sqrt(np.sum(array**2, axis=axes))
     for key, observable in (observables or {}).items():
@@ -228,9 +246,9 @@ def train(
         series[key] = _stack(values, single)
     return Trajectory.from_arrays(
         times,
-        parameters,
+        stored,
         series,
-        axes={key: spec.axes for key, spec in architecture.parameters.items()},
+        axes={key: architecture.parameters[key].axes for key in wanted},
         attributes=attributes,
         seeds=None if single else seeds,
     )
@@ -285,7 +303,12 @@ class _Pace:
 
 
 def _description(
-    problem: Problem, seeds: Sequence[int], save_steps: np.ndarray, threads: int, together: bool
+    problem: Problem,
+    seeds: Sequence[int],
+    save_steps: np.ndarray,
+    threads: int,
+    together: bool,
+    wanted: Sequence[str],
 ) -> dict[str, Any]:
     """What a training is: everything that its numbers depend on."""
     one = isinstance(problem.initial, Mapping)
@@ -293,14 +316,21 @@ def _description(
     prints = [
         fingerprint({key: np.asarray(value, dtype=np.float64) for key, value in start.items()}) for start in starts
     ]
-    module = ArchitectureModule(problem.architecture, starts[0])
+    module = module_of(problem.architecture, starts[0])
     data = {name: np.asarray(getattr(problem.dataset, name)) for name in ("tokens", "labels", "weights")}
     # The gradient at the start stands for the architecture: two that agree in it, bit for bit, are one and the same.
-    module.loss(*(torch.from_numpy(array.copy()) for array in data.values())).backward()
+    some = slice(max(1, _LOGITS // (problem.dataset.n_labels * problem.dataset.length)))
+    module.loss(*(torch.from_numpy(array[some].copy()) for array in data.values())).backward()
     gradient = {
-        name: np.zeros(0) if value.grad is None else value.grad.numpy() for name, value in module.named_parameters()
+        name: np.zeros(0) if value.grad is None else value.grad.numpy() for name, value in module.named().items()
     }
-    return {
+    # What is as it was before there was a choice goes unsaid, so that older snapshots are still taken up.
+    chosen: dict[str, Any] = {}
+    if tuple(wanted) != tuple(problem.architecture.parameters):
+        chosen["parameters"] = list(wanted)
+    if problem.judged is not None:
+        chosen["loss_samples"] = problem.judged
+    return chosen | {
         "architecture": problem.architecture.name,
         "dataset": problem.dataset.name,
         "data": fingerprint(data),
@@ -345,8 +375,20 @@ def _save_steps(
     return np.unique(np.append(wanted[wanted <= end], end))
 
 
+def saved_parameters(model: Model, wanted: Collection[str] | None = None) -> tuple[str, ...]:
+    """The parameters that a training saves, in the model's order. **Raises:** `UserError` for a name that is none, or none."""
+    if wanted is None:
+        return tuple(getattr(model, "kept", model.parameters))
+    for name in wanted:
+        if name not in model.parameters:
+            raise UserError(f"{model.name} has no parameter {name!r} to save; {nearest(name, model.parameters)}")
+    if isinstance(wanted, str) or not wanted:
+        raise UserError(f"parameters must be a list of at least one name, found {wanted!r}")
+    return tuple(name for name in model.parameters if name in wanted)
+
+
 def check_training(
-    architecture: Architecture,
+    architecture: Model,
     dataset: Dataset,
     initial: Mapping[str, np.ndarray] | Sequence[Mapping[str, np.ndarray]],
     *,
@@ -366,7 +408,7 @@ def check_training(
         batches(dataset.weights, batch, replacement=replacement)
     for start in starts:
         _check_dataset(architecture, dataset, start)
-        ArchitectureModule(architecture, start, device=device, frozen=frozen)
+        module_of(architecture, start, device=device, frozen=frozen)
 
 
 def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"], *, differ: bool) -> None:
@@ -384,7 +426,7 @@ def _check_seeds(seeds: Sequence[int], batch: int | Literal["full"], *, differ: 
         )
 
 
-def _check_dataset(architecture: Architecture, dataset: Dataset, initial: Mapping[str, np.ndarray]) -> None:
+def _check_dataset(architecture: Model, dataset: Dataset, initial: Mapping[str, np.ndarray]) -> None:
     check_labels(architecture, dataset)
     for name, spec in architecture.parameters.items():
         if name not in initial:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import sympy
 
@@ -175,7 +175,16 @@ def load(name: str, **options: Any) -> Architecture:
     return result if name in STOCK else result.called(f"{path.name}:{attribute}", attribute)
 
 
-def check_labels(architecture: Architecture, dataset: Dataset) -> None:
+class Predicts(Protocol):
+    """Whatever has a name and predicts one label per sequence or per position."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels_per_position(self) -> bool: ...
+
+
+def check_labels(architecture: Predicts, dataset: Dataset) -> None:
     """Refuse a dataset whose labels are not what an architecture predicts.
 
     **Raises:** `UserError` naming the stock architectures that would fit.
