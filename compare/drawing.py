@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,14 @@ from compare.alignment import OrderAlignment, order_alignments
 from compare.departures import Departures, departures
 from compare.initial_scale import ScaleConvergence, right_hand_side_errors
 from compare.report.interactive import MOST_TOKENS, interactive_data
-from compare.similarity import embeddings, signature_similarity
+from compare.similarity import (
+    SignatureSimilarity,
+    embeddings,
+    signature_correlation,
+    signature_similarity,
+    trace_back_similarity,
+    unembedding_parameter,
+)
 from simulate.trajectory import Trajectory
 from theory.errors import UserError
 from theory.signatures import cosine_similarity
@@ -128,18 +136,52 @@ def _alignments(run: ComparisonRun, highest: int) -> tuple[OrderAlignment, ...]:
 def _states(run: ComparisonRun, lines: figures.Styles) -> Drawn:
     """Embeddings at one time: their similarity at the training's peak alignment, their components at the end."""
     flows, moment = predicted_flows(run)[:1], run.correlations[run.main.name].peak[1]
-    shown = [(f"{flow.name} flow", flow) for flow in flows] + [(_label(run.main), run.main)]
     matrices = [("order-0 signature", run.similarity.matrix)]
-    for label, trajectory in shown:
-        time, rows = _rows_at(run, trajectory, moment)
+    drawn: Drawn = {"similarity": _similarity(run, "embeddings", run.embedding, run.similarity, matrices, moment)}
+    return drawn | _unembedding(run) | _components(run, flows, lines)
+
+
+def _unembedding(run: ComparisonRun) -> Drawn:
+    """The same of the rows of the unembedding and trace-back signatures, as they are and less their mean; where it has rows of
+    its own, and labels enough have signatures that differ."""
+    dataset = run.experiment.dataset()
+    try:
+        parameter = unembedding_parameter(run.experiment.architecture())
+        similarity, centred = (trace_back_similarity(dataset, at_most=MOST_TOKENS, centred=it) for it in (False, True))
+    except UserError:
+        return {}
+    if len(centred.tokens) < len(similarity.tokens):
+        # One set of labels for all matrices.
+        kept = np.isin(similarity.tokens, centred.tokens)
+        similarity = replace(centred, matrix=similarity.matrix[np.ix_(kept, kept)])
+    matrices = [("trace-back signature less its mean", centred.matrix), ("trace-back signature", similarity.matrix)]
+    found = signature_correlation(run.main, centred, embedding=parameter)
+    if np.isnan(getattr(found, found.measure)).all():
+        return {}
+    return {"unembedding-similarity": _similarity(run, "unembeddings", parameter, centred, matrices, found.peak[1])}
+
+
+def _similarity(
+    run: ComparisonRun,
+    what: str,
+    parameter: str,
+    similarity: SignatureSimilarity,
+    matrices: list[tuple[str, np.ndarray]],
+    moment: float,
+) -> tuple[figures.Figure, str]:
+    """Matrices of signatures, then those of predicted and of trained rows at one time."""
+    flows = predicted_flows(run)[:1]
+    matrices = list(matrices)
+    for label, trajectory in [(f"{flow.name} flow", flow) for flow in flows] + [(_label(run.main), run.main)]:
+        time, rows = _rows_at(trajectory, parameter, similarity, moment)
         matrices.append((f"{label}, t = {time:.4g}", cosine_similarity(rows)))
     figure, axes = figures.canvas(len(matrices), width=3.4, height=3.6)
-    figures.similarity_matrices(axes, matrices, run.similarity.token_names)
+    figures.similarity_matrices(axes, matrices, similarity.token_names)
     caption = (
-        f"Cosine similarity of signatures{', of predicted' if flows else ''} and of trained embeddings, at the time of the "
+        f"Cosine similarity of signatures{', of predicted' if flows else ''} and of trained {what}, at the time of the "
         f"training's peak, t = {moment:.4g}, or the last time before it."
     )
-    return {"similarity": (figure, caption)} | _components(run, flows, lines)
+    return figure, caption
 
 
 def _components(run: ComparisonRun, flows: list[Trajectory], lines: figures.Styles) -> Drawn:
@@ -147,8 +189,8 @@ def _components(run: ComparisonRun, flows: list[Trajectory], lines: figures.Styl
     if not flows:
         return {}
     last = min(run.main.parameter_times[-1], flows[0].parameter_times[-1])
-    time, trained = _rows_at(run, run.main, last)
-    predicted = [(flow.name, _rows_at(run, flow, time)[1]) for flow in flows]
+    time, trained = _rows_at(run.main, run.embedding, run.similarity, last)
+    predicted = [(flow.name, _rows_at(flow, run.embedding, run.similarity, time)[1]) for flow in flows]
     figure, (ax,) = figures.canvas(width=6.4, height=6.0)
     try:
         figures.components(ax, (_label(run.main), trained), predicted, run.similarity.token_names, lines=lines)
@@ -203,13 +245,15 @@ def scale_convergences(run: ComparisonRun) -> dict[str, ScaleConvergence]:
     return found
 
 
-def _rows_at(run: ComparisonRun, trajectory: Trajectory, moment: float) -> tuple[float, np.ndarray]:
-    """Time and embeddings at the last stored time ≤ `moment`, of the first seed where there are several."""
+def _rows_at(
+    trajectory: Trajectory, parameter: str, similarity: SignatureSimilarity, moment: float
+) -> tuple[float, np.ndarray]:
+    """Time and rows at the last stored time ≤ `moment`, of the first seed where there are several."""
     times = trajectory.parameter_times
     index = int(np.flatnonzero(times <= moment * (1 + 1e-9))[-1])
-    rows = embeddings(trajectory, run.embedding)
+    rows = embeddings(trajectory, parameter, axis=similarity.axis)
     rows = rows if trajectory.seeds is None else rows[0]
-    return float(times[index]), rows[index][run.similarity.tokens]
+    return float(times[index]), rows[index][similarity.tokens]
 
 
 def _label(trajectory: Trajectory) -> str:

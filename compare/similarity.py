@@ -211,7 +211,8 @@ def signature_correlation(
     members = vectors.reshape(-1, *vectors.shape[-2:])
     pearson, spearman, one_minus_mse = (np.full(len(members), math.nan) for _ in range(3))
     for i, rows in enumerate(members):
-        if not np.all(np.isfinite(rows)):
+        # Rows of zeros, as of an unembedding that starts there, have no direction.
+        if not (np.isfinite(rows).all() and rows.any(axis=-1).all()):
             continue
         measured = pairs(signatures.cosine_similarity(rows))
         one_minus_mse[i] = 1.0 - np.mean((measured - target) ** 2)

@@ -107,7 +107,15 @@ def test_a_run_directory_is_whole(run):
     assert len(set(starts)) == 1
     names = {path.stem for path in (run / "figures").iterdir()}
     assert names == {
-        *("loss", "relative-error", "embedding-norms", "signature-correlation", "similarity", "components"),
+        *(
+            "loss",
+            "relative-error",
+            "embedding-norms",
+            "signature-correlation",
+            "similarity",
+            "unembedding-similarity",
+            "components",
+        ),
         *("learning-rate-exact", "initial-scale-expanded"),
     }
 
