@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from compare.comparison import parameter
-from compare.similarity import embedding_norms, embeddings, pairs
+from compare.similarity import embedding_norms, embeddings, pairs, pearson_correlation
 from simulate.trajectory import Trajectory
 from theory import interpret
 from theory.data.dataset import Dataset
@@ -59,6 +59,29 @@ def group_contrast(trajectory: Trajectory, embedding: str, dataset: Dataset, gro
         return float(pairs(cosines[np.ix_(inside, inside)]).mean() - cosines[np.ix_(inside, outside)].mean())
 
     return _per_state(embeddings(trajectory, embedding), contrast)
+
+
+def order_correlation(
+    trajectory: Trajectory, embedding: str, dataset: Dataset, ordered: Sequence[str], *, cyclic: bool = False
+) -> np.ndarray:
+    """How embeddings keep the order of some tokens, as numbers or the days of a week: ([seed,] time).
+
+    Pearson's correlation, over the pairs of `ordered`, of their cosine with the distance of their places, negated.
+
+    **Arguments:** `ordered`: names of tokens in their order; `cyclic`: whether the last one is next to the first.
+
+    **Raises:** `UserError` for unknown or repeated tokens, fewer than three, or in a cycle fewer than four.
+    """
+    numbers = members(dataset, ordered)
+    least = 4 if cyclic else 3
+    if len(set(ordered)) < max(least, len(ordered)):
+        what = "a cycle" if cyclic else "an order"
+        raise UserError(f"{what} is of at least {least} different tokens, found {', '.join(ordered)}")
+    place = np.arange(len(numbers))
+    distance = np.abs(place[:, None] - place)
+    closeness = -pairs(np.minimum(distance, len(numbers) - distance) if cyclic else distance)
+    rows = embeddings(trajectory, embedding)[..., numbers, :]
+    return _per_state(rows, lambda state: pearson_correlation(pairs(cosine_similarity(state)), closeness))
 
 
 def norm_growth(trajectory: Trajectory, embedding: str, dataset: Dataset, group: Sequence[str]) -> np.ndarray:

@@ -32,6 +32,8 @@ peak of the mean curve):
 - `accuracy`: at the time, and `accuracy-peak`: its maximum; `mean-cosine`: of two embeddings; `group-contrast`: mean cosine
   within the claim's `tokens`, less that between them and all others; `norm-growth`: of the embeddings of these tokens, since
   the start (`compare.outcomes`).
+- `ordered-similarity`, `cyclic-similarity`: Pearson of the cosine of two of the claim's `tokens` with the closeness of their
+  places in the claim, on a line or in a circle (`compare.outcomes`).
 - `order-1-gain`: what order 1 adds to the R² of order 0 for the embedding similarity (`compare.decomposition`).
 - `fourier-peak`: the largest share of one frequency in what varies with the token (`compare.spectra`).
 - `effective-rank`, `participation-ratio` (`compare.spectra`).

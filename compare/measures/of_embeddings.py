@@ -20,7 +20,14 @@ from compare.measures.evidence import (
     moment,
     state,
 )
-from compare.outcomes import accuracy, group_contrast, mean_cosine, norm_growth, order_zero_accuracy
+from compare.outcomes import (
+    accuracy,
+    group_contrast,
+    mean_cosine,
+    norm_growth,
+    order_correlation,
+    order_zero_accuracy,
+)
 from compare.probes import HoldOut, fourier_correlation, probe_correlation
 from compare.similarity import embeddings
 from compare.spectra import effective_rank, fourier_profile
@@ -167,6 +174,18 @@ def contrast(evidence: Evidence, subject: Subject) -> Measured:
     at_time, time = moment(evidence, subject)
     found = group_contrast(at_time, subject.parameter, evidence.dataset, subject.tokens)[..., 0]
     return mean_at(found, f"{subject.parameter}, {at_time.name}, {', '.join(subject.tokens)}", time)
+
+
+def kept_order(*, cyclic: bool) -> Take:
+    """`ordered-similarity`, `cyclic-similarity`: cosine against closeness of the claim's tokens, in the order named."""
+
+    def take(evidence: Evidence, subject: Subject) -> Measured:
+        at_time, time = moment(evidence, subject)
+        found = order_correlation(at_time, subject.parameter, evidence.dataset, subject.tokens, cyclic=cyclic)
+        scope = f"{subject.parameter}, {at_time.name}, {', '.join(subject.tokens)}"
+        return mean_at(found[..., 0], scope, time)
+
+    return take
 
 
 def growth(evidence: Evidence, subject: Subject) -> Measured:

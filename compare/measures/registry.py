@@ -28,6 +28,7 @@ class Measure:
       names), or the "band" of `[noise]`.
     - `rows`: of the rows of a parameter along this axis. `order`: of the label signature that it needs.
     - `tokens`, `frequency`: whether the claim has to name them, may, or (None) must not.
+    - `places`: how many different tokens it needs at least, where their order counts.
     - `rates`: the least number of learning rates. `cut`: about a flow cut at a signature order.
     - `requires`: raises `UserError` for an architecture or data of which it cannot be taken.
     """
@@ -38,6 +39,7 @@ class Measure:
     order: int = 0
     tokens: Literal["needed", "allowed"] | None = None
     frequency: Literal["needed", "allowed"] | None = None
+    places: int = 0
     rates: int = 1
     cut: bool = False
     requires: Callable[[Architecture, Dataset], object] = lambda architecture, dataset: None
@@ -64,6 +66,9 @@ class Measure:
             raise UserError(f"it takes no tokens, unlike {_those(lambda measure: measure.tokens)}")
         if claim.frequency is not None and self.frequency is None:
             raise UserError(f"it takes no frequency, unlike {_those(lambda measure: measure.frequency)}")
+        if self.places and len(set(claim.tokens)) < max(self.places, len(claim.tokens)):
+            found = ", ".join(claim.tokens)
+            raise UserError(f"an order is of at least {self.places} different tokens, found {found}")
         if self.frequency == "needed" and claim.frequency is None:
             raise UserError("it needs the key frequency: the k of ρ_(1),k")
         highest = dataset.n_tokens // 2
@@ -145,6 +150,8 @@ MEASURES: dict[str, Measure] = {
     "accuracy-peak": Measure(of_embeddings.accuracy_peak),
     "mean-cosine": Measure(of_embeddings.cosine_of_pairs, rows=TOKEN),
     "group-contrast": Measure(of_embeddings.contrast, rows=TOKEN, tokens="needed"),
+    "ordered-similarity": Measure(of_embeddings.kept_order(cyclic=False), rows=TOKEN, tokens="needed", places=3),
+    "cyclic-similarity": Measure(of_embeddings.kept_order(cyclic=True), rows=TOKEN, tokens="needed", places=4),
     "norm-growth": Measure(of_embeddings.growth, rows=TOKEN, tokens="needed"),
     "order-0-accuracy": Measure(of_embeddings.signatures_decide, requires=_is_of_numbers),
 }

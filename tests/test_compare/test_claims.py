@@ -117,6 +117,11 @@ def judged(measure, **options):
         ("mean-cosine", {}, -3 / 15),
         # Neighbours have the cosine 0.5; with the other four each has −0.5, −1, −0.5, 0.5.
         ("group-contrast", {"tokens": ("1", "2")}, 0.5 + 1.5 / 4),
+        # Cosines 0.5, −0.5, −1 at the distances 1, 2, 3: of 6, 6, 3 pairs in a circle, of 3, 2, 1 on a line.
+        ("cyclic-similarity", {"tokens": tuple("123456")}, 6.6 / math.sqrt(5.4 * 8.4)),
+        ("ordered-similarity", {"tokens": tuple("1234")}, (8 / 3) / math.sqrt((2.25 - 1 / 24) * 10 / 3)),
+        # The order is that of the claim: −0.5, −0.5, −1 at distance 1, ±0.5 at 2 and 0.5 at 3.
+        ("ordered-similarity", {"tokens": tuple("1352")}, -0.8),
         ("norm-growth", {"tokens": ("4",)}, 1 / np.linalg.norm(states()[0]["E"][0, 3])),
         ("fourier-winner", {"frequency": 3}, 3.0),
     ],
@@ -149,7 +154,7 @@ def test_the_other_measures_give_numbers_and_all_are_known():
     of = [judged("fourier-correlation", frequency=k).measured for k in range(4)]
     winner = 1 + int(np.nanargmax(of[1:]))
     assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
-    assert len(MEASURES) == 48
+    assert len(MEASURES) == 50
     assert all(f"`{name}`" in (measures.__doc__ or "") for name in MEASURES)
 
 
@@ -281,6 +286,9 @@ def test_a_verdict_carries_what_it_was_shown_on():
         ({"measure": "fourier-correlation"}, "needs the key frequency"),
         ({"measure": "fourier-best", "frequency": 4}, "at most 3"),
         ({"measure": "order-0-accuracy"}, "no task over numbers with its usual outputs"),
+        ({"measure": "ordered-similarity", "tokens": ("1", "2")}, "at least 3 different tokens, found 1, 2"),
+        ({"measure": "ordered-similarity", "tokens": ("1", "2", "3", "1")}, "different tokens, found 1, 2, 3, 1"),
+        ({"measure": "cyclic-similarity", "tokens": ("1", "2", "3")}, "at least 4 different tokens"),
         ({"measure": "attention-mass", "tokens": ("99",)}, "there is no token '99'"),
         ({"measure": "attention-entropy", "model": architectures.linear()}, "attends to nothing"),
         ({"measure": "label-law-kl", "model": architectures.emb_mlp()}, "reads something else"),
