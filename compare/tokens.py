@@ -52,6 +52,64 @@ class TokenAgreement:
         }
 
 
+@dataclass(frozen=True)
+class BandAgreement:
+    """Means of a `TokenAgreement` over bands of frequency, the most frequent tokens first: arrays ([seed,] time, band).
+
+    `tokens`: how many each band has. `probability`: of all of them together. Tokens that never move have no displacement and
+    do not enter its mean, which is nan where none of a band has moved.
+    """
+
+    times: np.ndarray
+    tokens: tuple[int, ...]
+    probability: tuple[float, ...]
+    relative_error: np.ndarray
+    direction_cosine: np.ndarray
+    displacement_cosine: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("times", "tokens", "probability", "relative_error", "direction_cosine", "displacement_cosine")
+        return {name: jsonable(getattr(self, name)) for name in names}
+
+
+def by_frequency(agreement: TokenAgreement, probability: np.ndarray, *, bands: int = 3) -> BandAgreement:
+    """Predicted against trained rows by how frequent they are: bands of as many tokens each, those that occur.
+
+    **Arguments:** `probability`: (token,), as `theory.signatures.token_probability` of the data or a marginal of a corpus's
+    moments; ties go to the smaller index.
+
+    **Raises:** `UserError` for a probability of another number of tokens, or more bands than tokens that occur.
+    """
+    probability = np.asarray(probability, dtype=np.float64)
+    if probability.shape != (len(agreement.tokens),):
+        raise UserError(
+            f"the probability must be of {len(agreement.tokens)} tokens, found the shape {probability.shape}"
+        )
+    order = np.argsort(-probability, kind="stable")
+    order = order[probability[order] > 0]
+    if not 1 <= bands <= len(order):
+        raise UserError(f"bands must be from 1 to {len(order)}, the number of tokens that occur, found {bands}")
+    groups = np.array_split(order, bands)
+
+    def means(values: np.ndarray) -> np.ndarray:
+        taken = [values[..., group] for group in groups]
+        known = [np.isfinite(of_band) for of_band in taken]
+        totals = [np.where(is_known, of_band, 0.0).sum(axis=-1) for is_known, of_band in zip(known, taken, strict=True)]
+        counts = [is_known.sum(axis=-1) for is_known in known]
+        return np.stack(
+            [np.where(n > 0, s / np.maximum(n, 1), np.nan) for s, n in zip(totals, counts, strict=True)], axis=-1
+        )
+
+    return BandAgreement(
+        times=agreement.times,
+        tokens=tuple(len(group) for group in groups),
+        probability=tuple(float(probability[group].sum()) for group in groups),
+        relative_error=means(agreement.relative_error),
+        direction_cosine=means(agreement.direction_cosine),
+        displacement_cosine=means(agreement.displacement_cosine),
+    )
+
+
 def token_agreement(
     reference: Trajectory, prediction: Trajectory, *, parameter_name: str, axis: str = TOKEN
 ) -> TokenAgreement:

@@ -6,6 +6,8 @@ error is averaged over seeds; `band-coverage`: pooled):
 
 - `relative-error`, `worst-relative-error`: ‖θ̂ − θ‖ / ‖θ‖ at the time, or its largest value up to it.
 - `token-error`: the largest ‖ŵ_α − w_α‖ / ‖w_α‖ over the tokens at the time.
+- `frequent-token-error`, `rare-token-error`: the mean of ‖ŵ_α − w_α‖ / ‖w_α‖ over the most and the least frequent third of the
+  tokens that occur; `frequent-token-cosine`, `rare-token-cosine`: of cos(w_α − w_α(0), ŵ_α − ŵ_α(0)) (`compare.tokens`).
 - `direction-cosine`, `displacement-cosine`: cos(θ, θ̂) and cos(θ − θ_0, θ̂ − θ̂_0) at the time.
 - `half-loss-shift`: |t_½ predicted / trained − 1|.
 - `escape-shift`, `plateau-shift`: the same of the end of the first plateau, and of the worst plateau (`compare.escape`).

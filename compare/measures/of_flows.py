@@ -22,7 +22,8 @@ from compare.measures.evidence import (
 )
 from compare.similarity import embeddings
 from compare.spectra import procrustes
-from compare.tokens import token_agreement
+from compare.tokens import by_frequency, token_agreement
+from theory.signatures import token_probability
 
 
 def worst_error(evidence: Evidence, subject: Subject) -> Measured:
@@ -60,6 +61,26 @@ def token_error(evidence: Evidence, subject: Subject) -> Measured:
     time = float(found.times[index])
     scope = f"{subject.parameter} of token {name}, flow {subject.flow}, at t = {time:.4g}"
     return worst_of_seeds(found.relative_error[..., index, :].max(axis=-1), scope, (time, time))
+
+
+def of_band(series: str, band: int, *, largest: bool) -> Take:
+    """`frequent-token-cosine`, `rare-token-cosine`, …: mean over a third of the tokens (`compare.tokens.by_frequency`).
+
+    **Arguments:** `series`: of `BandAgreement`; `band`: 0 for the most frequent third; `largest`: whether large is bad.
+    """
+
+    def take(evidence: Evidence, subject: Subject) -> Measured:
+        agreement = evidence.agreements[subject.flow or ""]
+        flow = evidence.flows[subject.flow or ""]
+        by_token = token_agreement(evidence.training, flow, parameter_name=subject.parameter)
+        found = by_frequency(by_token, token_probability(evidence.dataset))
+        index = last_up_to(found.times, wanted_time(evidence, subject, agreement))
+        time = float(found.times[index])
+        share = f"{found.tokens[band]} tokens of probability {found.probability[band]:.4g}"
+        scope = f"{subject.parameter}, flow {subject.flow}, mean of {share}, at t = {time:.4g}"
+        return worst_of_seeds(getattr(found, series)[..., index, band], scope, (time, time), largest=largest)
+
+    return take
 
 
 def half_loss_shift(evidence: Evidence, subject: Subject) -> Measured:

@@ -105,6 +105,12 @@ MEASURES: dict[str, Measure] = {
     "token-error": Measure(of_flows.token_error, "agreement", rows=TOKEN),
     "direction-cosine": Measure(of_flows.of_series("direction_cosine", largest=False), "agreement"),
     "displacement-cosine": Measure(of_flows.of_series("displacement_cosine", largest=False), "agreement"),
+    "frequent-token-error": Measure(of_flows.of_band("relative_error", 0, largest=True), "agreement", rows=TOKEN),
+    "rare-token-error": Measure(of_flows.of_band("relative_error", -1, largest=True), "agreement", rows=TOKEN),
+    "frequent-token-cosine": Measure(
+        of_flows.of_band("displacement_cosine", 0, largest=False), "agreement", rows=TOKEN
+    ),
+    "rare-token-cosine": Measure(of_flows.of_band("displacement_cosine", -1, largest=False), "agreement", rows=TOKEN),
     "half-loss-shift": Measure(of_flows.half_loss_shift, "agreement"),
     "escape-shift": Measure(of_flows.first_escape_shift, "agreement"),
     "plateau-shift": Measure(of_flows.plateau_shift, "agreement"),

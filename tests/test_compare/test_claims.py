@@ -16,6 +16,7 @@ from compare.measures import MEASURES, BandCoverage, Evidence
 from compare.outcomes import order_zero_accuracy
 from compare.report.page import _boundary
 from compare.similarity import signature_correlation, signature_similarity
+from compare.tokens import TokenAgreement, by_frequency
 from theory import architectures
 from theory.data import arithmetic
 from theory.errors import UserError
@@ -86,6 +87,10 @@ def judged(measure, **options):
         # Token 2 of the flow is longer by half: of six unit vectors one is off by 0.5.
         ("token-error", {}, 0.5),
         ("relative-error", {}, 0.5 / math.sqrt(6)),
+        # All tokens are as frequent, so that 1 and 2 are the first third, and 5 and 6 the last.
+        ("frequent-token-error", {}, 0.25),
+        ("rare-token-error", {}, 0.0),
+        ("rare-token-cosine", {}, 1.0),
         ("direction-cosine", {}, 6.5 / math.sqrt(6 * 7.25)),
         ("half-loss-shift", {}, 0.0),
         ("escape-shift", {}, 0.0),
@@ -154,7 +159,7 @@ def test_the_other_measures_give_numbers_and_all_are_known():
     of = [judged("fourier-correlation", frequency=k).measured for k in range(4)]
     winner = 1 + int(np.nanargmax(of[1:]))
     assert judged("fourier-best").measured == of[winner] and judged("fourier-winner").measured == winner
-    assert len(MEASURES) == 50
+    assert len(MEASURES) == 54
     assert all(f"`{name}`" in (measures.__doc__ or "") for name in MEASURES)
 
 
@@ -338,3 +343,19 @@ def test_the_unembedding_is_held_against_trace_back_signatures():
 def test_a_claim_on_the_wrong_side_is_refused(measure, parameter, message):
     with pytest.raises(UserError, match=message):
         MEASURES[measure].check(claim(measure, parameter=parameter), architectures.linear(), DATA)
+
+
+def test_tokens_are_held_against_their_prediction_by_frequency():
+    values = np.array([[0.1, 0.2, 0.3, 0.4, 0.5], [1.0, 2.0, 3.0, 4.0, 5.0]])
+    unmoved = np.where(np.arange(5) == 1, np.nan, values)
+    by_token = TokenAgreement("it", "E", "token", tuple("abcde"), np.array([0.0, 1.0]), values, values, unmoved)
+    # From the most frequent on: e, b (before d, which is as frequent), d, a; c never occurs.
+    found = by_frequency(by_token, np.array([0.1, 0.2, 0.0, 0.2, 0.5]), bands=2)
+    assert found.tokens == (2, 2) and found.probability == pytest.approx((0.7, 0.3))
+    np.testing.assert_allclose(found.relative_error, [[0.35, 0.25], [3.5, 2.5]])
+    np.testing.assert_allclose(found.displacement_cosine, [[0.5, 0.25], [5.0, 2.5]])
+    json.dumps(found.to_dict(), allow_nan=False)
+    with pytest.raises(UserError, match="from 1 to 4, the number of tokens that occur, found 5"):
+        by_frequency(by_token, np.array([0.1, 0.2, 0.0, 0.2, 0.5]), bands=5)
+    with pytest.raises(UserError, match="of 5 tokens, found the shape"):
+        by_frequency(by_token, np.full(4, 0.25))
